@@ -1,0 +1,157 @@
+"""One safetensors file = a whole model: weights, and the Card in the header under the key `zoo`."""
+
+import hashlib
+import json
+import os
+import struct
+from pathlib import Path
+
+from zoo.card import Card
+from zoo.errors import ZooError
+
+MAX_HEADER = 32 * 2**20  # bytes; ours are a few KB
+
+
+def home() -> Path:
+    """The user's folder for downloads and indexes: $ZOO_HOME, or ~/.cache/zoo."""
+    return Path(os.environ.get("ZOO_HOME") or Path.home() / ".cache" / "zoo")
+
+
+def folders() -> list[Path]:
+    """Where names like `image_nano.cifar10` are looked up, in this order."""
+    package = Path(__file__).parent
+    return [package.parent / "checkpoints", package / "_checkpoints", home() / "checkpoints"]
+
+
+def shipped() -> dict[str, Path]:
+    """All named checkpoints found: {name: file}."""
+    found: dict[str, Path] = {}
+    for folder in folders():
+        for file in sorted(folder.glob("*.safetensors")):
+            found.setdefault(file.stem, file)
+    return found
+
+
+def locate(source: str | os.PathLike) -> Path:
+    """The file behind a name, a file or a run folder. ZooError says what was looked for."""
+    path = Path(source)
+    if path.is_file():
+        return path
+    if path.is_dir():
+        for name in ("best.safetensors", "last.safetensors"):
+            if (path / name).is_file():
+                return path / name
+        raise ZooError(f"{path}: no best.safetensors in this folder; is it a run folder of zoo train?")
+    known = shipped()
+    if str(source) in known:
+        return known[str(source)]
+    from difflib import get_close_matches
+
+    near = get_close_matches(str(source), known, n=3, cutoff=0.4)
+    hint = f"did you mean {', '.join(near)}?" if near else f"checkpoints at hand: {', '.join(known) or 'none'}"
+    raise ZooError(f"{source}: no such checkpoint, file or run folder; {hint}")
+
+
+def sha256(file: Path) -> str:
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def read_header(file: Path) -> dict:
+    """The JSON header of a safetensors file; the weights are not read. ZooError names the file."""
+    size = file.stat().st_size
+    with open(file, "rb") as stream:
+        start = stream.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        if not 2 <= length <= min(MAX_HEADER, size - 8):
+            raise ZooError(f"{file}: no complete safetensors file (header of {length} bytes in a file of {size})")
+        try:
+            header = json.loads(stream.read(length))
+        except ValueError as error:
+            raise ZooError(f"{file}: safetensors header is no JSON ({error})") from error
+    if not isinstance(header, dict):
+        raise ZooError(f"{file}: safetensors header is no JSON object")
+    return header
+
+
+def read_card(file: Path) -> Card:
+    """The Card of a checkpoint, from its header alone."""
+    text = read_header(file).get("__metadata__", {}).get("zoo")
+    if text is None:
+        raise ZooError(f"{file}: a safetensors file without a zoo card; see: zoo convert")
+    return Card.from_json(text, str(file))
+
+
+def save(model, file: str | os.PathLike) -> Path:
+    """Writes `model` (with its `card`) to `file`, in full or not at all; towers named in the card are left out."""
+    from safetensors.torch import save as to_bytes
+
+    import zoo
+
+    file, card = Path(file), model.card
+    card.zoo = zoo.__version__
+    tensors, seen = {}, set()
+    for name, tensor in model.state_dict().items():
+        if name.startswith(tuple(card.towers)) or tensor.data_ptr() in seen and tensor.numel():
+            continue  # frozen, or tied to one already stored
+        seen.add(tensor.data_ptr())
+        tensors[name] = tensor.detach().cpu().contiguous()
+    write(file, to_bytes(tensors, metadata={"zoo": card.to_json()}))
+    return file
+
+
+def write(file: Path, data: bytes) -> None:
+    """Temporary file, fsync, rename: `file` is the old one or the whole new one. ZooError names it where that fails."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.part")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, file)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        kept = "; the file there before is kept" if file.exists() else ""
+        raise ZooError(f"{file}: could not be written ({error.strerror or error}){kept}") from error
+
+
+def load_weights(model, file: Path, new: tuple[str, ...] = ()) -> list[tuple[str, str, str]]:
+    """Fills `model` from `file`. Strict: tensors under a prefix in `new`, and only those, may be missing or of another shape.
+
+    Returns rows (key, in the model, in the file) of what stays new. ZooError holds a table of what does not match.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        found = load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise ZooError(f"{file}: damaged or incomplete ({error})") from error
+    expected = model.state_dict()
+    pointers = {}
+    for key, tensor in expected.items():
+        pointers.setdefault(tensor.data_ptr(), key)
+    rows, fresh, towers = [], [], tuple(model.card.towers) if hasattr(model, "card") else ()
+    for key in expected.keys() | found.keys():
+        tied = key in expected and pointers[expected[key].data_ptr()] != key
+        here, there = (_shape(tensors.get(key)) for tensors in (expected, found))
+        if here == there or tied and there == "-" or towers and key.startswith(towers):
+            continue
+        (fresh if key.startswith(new) and new else rows).append((key, here, there))
+    if rows:
+        raise ZooError(f"{file}: {len(rows)} tensors do not match\n{table(sorted(rows))}")
+    skip = {key for key, *_ in fresh}
+    model.load_state_dict({k: v for k, v in found.items() if k not in skip}, strict=False)
+    return sorted(fresh)
+
+
+def table(rows: list[tuple[str, str, str]]) -> str:
+    """First five rows (key, expected, found), aligned."""
+    rows = [("key", "expected", "found"), *rows[:5], *([("...", "", "")] if len(rows) > 5 else [])]
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    return "\n".join("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+
+
+def _shape(tensor) -> str:
+    return "-" if tensor is None else "x".join(map(str, tensor.shape)) or "scalar"

@@ -1,0 +1,1 @@
+"""Public weights -> ours: one file a source, each with a parity test."""

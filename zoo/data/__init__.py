@@ -1,0 +1,1 @@
+"""Folders and tables -> `Items`; data sets and a loader that restarts exactly where it stopped."""

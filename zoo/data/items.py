@@ -1,0 +1,104 @@
+"""The one form in which data of any origin travels: parallel lists, nothing decoded yet."""
+
+import hashlib
+import os
+import re
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from PIL import Image
+
+from zoo.errors import ZooError
+from zoo.preprocess import load_image
+
+
+def natural(name: str) -> tuple:
+    """Sort key that puts 2 before 10."""
+    return [int(part) if i % 2 else part.casefold() for i, part in enumerate(re.split(r"(\d+)", name))], name
+
+
+@dataclass
+class Items:
+    """Items as parallel lists. sources: files or encoded bytes; labels index classes; meta: plain values."""
+
+    keys: list[str]
+    sources: list[Path | bytes]
+    labels: list[int] | None = None
+    classes: list[str] | None = None
+    captions: list[list[str]] | None = None
+    meta: list[dict] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.meta = self.meta or [{} for _ in self.keys]
+        for name in ("sources", "labels", "captions", "meta"):
+            values = getattr(self, name)
+            if values is not None and len(values) != len(self.keys):
+                raise ZooError(f"items: {len(values)} {name} for {len(self.keys)} keys")
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def image(self, i: int) -> Image.Image:
+        """The i-th picture, RGB, in full size. Raises ZooError that names its key."""
+        return load_image(self.sources[i], self.keys[i])
+
+    def subset(self, indices) -> "Items":
+        """The items at `indices`, in that order; classes are kept whole."""
+        parts = {}
+        for f in fields(self):
+            values = getattr(self, f.name)
+            parts[f.name] = values if f.name == "classes" or values is None else [values[i] for i in indices]
+        return Items(**parts)
+
+    def relabel(self, classes: list[str]) -> "Items":
+        """The same items, labels indexing `classes`, matched by name. Raises ZooError if the names differ."""
+        here, there = self.classes or [], set(classes)
+        if set(here) != there:
+            parts = [f"only in {where}: {', '.join(names)}" for where, names in (
+                ("data", [c for c in here if c not in there]),
+                ("checkpoint", [c for c in classes if c not in set(here)])) if names]
+            raise ZooError(f"labels differ.  {'   '.join(parts)}")
+        position = {name: i for i, name in enumerate(classes)}
+        labels = [position[here[label]] for label in self.labels]
+        return Items(self.keys, self.sources, labels, list(classes), self.captions, self.meta)
+
+
+def unreadable(items: Items) -> list[tuple[str, str]]:
+    """(key, reason) of every item whose picture does not decode, or that lacks the caption it should have."""
+    def reason(i: int) -> str | None:
+        try:
+            items.image(i)
+        except ZooError as error:
+            return str(error).removeprefix(f"{items.keys[i]}: ")
+        return "no caption" if items.captions is not None and not items.captions[i] else None
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes outside the interpreter lock
+        reasons = pool.map(reason, range(len(items)))
+        return [(items.keys[i], why) for i, why in enumerate(reasons) if why]
+
+
+def balanced_weights(items: Items) -> list[float]:
+    """One weight an item: drawn by them, every class comes equally often."""
+    counts = Counter(items.labels)
+    return [1 / counts[label] for label in items.labels]
+
+
+def split(items: Items, fraction: float, seed: int = 0) -> tuple[Items, Items]:
+    """(train, held out): about `fraction` of each class is held out, at least 1 where a class has 2 or more.
+
+    An item's rank depends on (seed, key) only: pictures that are added later move few others across.
+    """
+    if not 0 < fraction < 1:
+        raise ZooError(f"split: fraction is {fraction}; it must lie between 0 and 1")
+    groups: dict = {}
+    for i in range(len(items)):
+        groups.setdefault(items.labels[i] if items.labels is not None else 0, []).append(i)
+    held = set()
+    for group in groups.values():
+        group.sort(key=lambda i: hashlib.blake2b(f"{seed}/{items.keys[i]}".encode()).digest())
+        count = min(max(round(fraction * len(group)), 1), len(group) - 1)
+        held.update(group[:count])
+    order = range(len(items))
+    return items.subset([i for i in order if i not in held]), items.subset([i for i in order if i in held])

@@ -1,0 +1,132 @@
+"""Text: sub-word tokens, every real token sees every other, no term added to the score.
+
+BERT (Devlin et al. 2019) to the letter, so that public weights load: post-norm blocks, learned positions
+added to the tokens, LayerNorm after the embeddings. Sentence vectors are the mean over the real tokens
+(Reimers and Gurevych 2019, Sentence-BERT).
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from zoo.core import Attention, PostNormBlock, masked_mean
+
+
+class Text(nn.Module):
+    """BERT-shaped encoder. ids (b n) long, mask (b n) bool (True: real) -> logits (b num_classes).
+
+    Without classifier (num_classes 0) the pooled vector (b dim) takes the place of the logits. What ids the
+    padding holds, and how much of it there is on either side, changes nothing.
+    Arguments: vocab_size, max_length (tokens), dim, depth, heads, hidden (width of the feed-forward), eps (of
+    every LayerNorm), type_vocab (rows of the segment table; every token is of segment 0). ValueError names a
+    wrong one, or a text longer than max_length.
+    """
+
+    def __init__(
+        self,
+        num_classes: int = 0,
+        vocab_size: int = 30522,
+        max_length: int = 512,
+        dim: int = 384,
+        depth: int = 6,
+        heads: int = 12,
+        hidden: int = 1536,
+        eps: float = 1e-12,
+        type_vocab: int = 2,
+    ):
+        super().__init__()
+        _check(num_classes, eps, heads, dim=dim, vocab_size=vocab_size, max_length=max_length, depth=depth,
+               hidden=hidden, type_vocab=type_vocab)
+        self.num_features, self.max_length = dim, max_length
+        self.grad_checkpointing = False
+        self.token = nn.Embedding(vocab_size, dim)
+        self.position = nn.Embedding(max_length, dim)
+        self.segment = nn.Embedding(type_vocab, dim)
+        self.norm = nn.LayerNorm(dim, eps)
+        ratio = (hidden + 0.5) / dim  # the block cuts dim * ratio to an integer: keep rounding away from it
+        blocks = [PostNormBlock(Attention(dim, heads), dim, ratio, eps=eps) for _ in range(depth)]
+        self.blocks = nn.ModuleList(blocks)
+        self.apply(_init)
+        self.reset_classifier(num_classes)
+
+    def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.forward_head(self.forward_features(ids, mask), mask)
+
+    def forward_features(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        """ids (b n), mask (b n) -> token states (b n dim). Rows of padding are finite and mean nothing."""
+        x = self.embed_tokens(ids, mask)
+        for block in self.blocks:
+            x = checkpoint(block, x, mask, use_reentrant=False) if self._checkpoint() else block(x, mask)
+        return x
+
+    def forward_head(self, x: Tensor, mask: Tensor | None = None, pre_logits: bool = False) -> Tensor:
+        """Token states (b n dim) -> logits (b num_classes), or their mean (b dim) where `pre_logits`."""
+        x = masked_mean(x, mask)
+        return x if pre_logits else self.classifier(x)
+
+    def forward_embed(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        """ids (b n), mask (b n) -> unit sentence vectors (b dim), float32."""
+        pooled = self.forward_head(self.forward_features(ids, mask), mask, pre_logits=True)
+        return F.normalize(pooled.float(), dim=-1)
+
+    def forward_intermediates(
+        self, ids: Tensor, mask: Tensor | None = None, indices: list[int] | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The last token states and those after each block in `indices` (default all), each (b n dim)."""
+        wanted = range(len(self.blocks)) if indices is None else [i % len(self.blocks) for i in indices]
+        x, states = self.embed_tokens(ids, mask), []
+        for i, block in enumerate(self.blocks):
+            x = block(x, mask)
+            if i in wanted:
+                states.append(x)
+        return x, states
+
+    def embed_tokens(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        """ids (b n) -> what the first block sees (b n dim)."""
+        if ids.shape[1] > self.max_length:
+            raise ValueError(f"Text: {ids.shape[1]} tokens; allowed: up to max_length={self.max_length}")
+        if mask is None:
+            place = torch.arange(ids.shape[1], device=ids.device)
+        else:  # real tokens are counted, so that padding may stand on either side and hold any ids
+            ids = ids.masked_fill(~mask, 0)
+            place = (mask.long().cumsum(1) - 1).clamp(min=0)
+        return self.norm(self.token(ids) + self.position(place) + self.segment.weight[0])
+
+    def reset_classifier(self, num_classes: int) -> None:
+        """A new, untrained classifier for `num_classes` (0: none)."""
+        self.num_classes = num_classes
+        self.classifier = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
+        self.classifier.apply(_init)
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        self.grad_checkpointing = enable
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of the embedding tables."""
+        return {"token.weight", "position.weight", "segment.weight"}
+
+    def _checkpoint(self) -> bool:
+        return self.grad_checkpointing and self.training
+
+
+def _init(module: nn.Module) -> None:
+    if isinstance(module, (nn.Linear, nn.Embedding)):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear):
+        nn.init.zeros_(module.bias)
+
+
+def _check(num_classes: int, eps: float, heads: int, **at_least_one: int) -> None:
+    def refuse(name, value, allowed):
+        raise ValueError(f"Text: {name}={value!r}; allowed: {allowed}")
+
+    if not isinstance(num_classes, int) or num_classes < 0:
+        refuse("num_classes", num_classes, "an integer >= 0 (0: no classifier)")
+    for name, value in {**at_least_one, "heads": heads}.items():
+        if not isinstance(value, int) or value < 1:
+            refuse(name, value, "an integer >= 1")
+    if at_least_one["dim"] % heads:
+        refuse("heads", heads, f"a divisor of dim={at_least_one['dim']}")
+    if not 0 < eps < 1:
+        refuse("eps", eps, "0 < eps < 1")

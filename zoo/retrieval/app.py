@@ -1,0 +1,181 @@
+"""`zoo demo`: an index opened, or made at first start, and its page served to this machine alone."""
+
+import errno
+import hashlib
+import os
+import socket
+import sys
+import webbrowser
+from pathlib import Path
+
+from zoo.checkpoint import home
+from zoo.errors import ZooError
+from zoo.retrieval import gallery
+from zoo.retrieval.index import Index, loaded, open_index
+from zoo.retrieval.ingest import build
+from zoo.retrieval.manifest import MANIFEST, identity, read_manifest
+from zoo.retrieval.names import Names
+
+MODEL = "text_image_nano.openmoji"
+PORTS = range(7860, 7960)
+GALLERY_QUERIES = ("grinning cat", "red heart", "hot drink", "rain", "fast train", "musical instrument")
+FOLDER_QUERIES = ("a dog on a beach", "people eating", "a red car", "night sky")
+# The browser itself refuses whatever a library's page might want to fetch from elsewhere
+POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'self'"
+
+
+def serve(
+    target: str | None = None, model: str = MODEL, port: int | None = None, open_browser: bool = True
+) -> None:
+    """Serve the search page on 127.0.0.1 until Ctrl-C (KeyboardInterrupt, as from any program).
+
+    target: an index; or a folder or table of pictures, whose index is kept in $ZOO_HOME/indexes; None: the
+    OpenMoji gallery. model: makes a new index; of an existing one it must be the maker. port: 0 for any.
+    Prints one line on stdout once the page answers. Raises ZooError: no gradio, port taken, target unusable.
+    """
+    _require_gradio()
+    with listening(port) as listener:
+        index = opened(target, model)
+        names = Names(index, home() / "names", Progress("reading names"))
+        from zoo.retrieval.page import demo
+
+        if target is None:
+            page = demo(index, names, GALLERY_QUERIES, gallery.LANGUAGES)
+        else:
+            page = demo(index, names, FOLDER_QUERIES)
+        run(page, listener, open_browser)
+
+
+def opened(target: str | None, model: str = MODEL) -> Index:
+    """The index of `target` (see `serve`), up to date, with its model loaded."""
+    if target is not None and (Path(target) / MANIFEST).is_file():
+        index = open_index(target, None if model == MODEL else model)
+        index.model  # noqa: B018 - loaded now: what is wrong with it is said here, not at the first query
+        return index
+    model = loaded(model)
+    if target is None:
+        path, source = home() / "openmoji.index", gallery.openmoji(progress=Progress("drawing the gallery"))
+    else:
+        source = Path(os.path.abspath(Path(target).expanduser()))
+        digest = hashlib.sha256(f"{source}\0{model.card.name}".encode()).hexdigest()[:12]
+        path = home() / "indexes" / f"{source.stem}-{digest}"
+    report = build(path, source, model, Progress("indexing"), rebuild=_stale(path, model))
+    _tell(path, report)
+    return open_index(path, model)
+
+
+def _stale(path: Path, model) -> bool:
+    """True for an index of ours that another model made, say before a new training: it is only a cache."""
+    if not (path / MANIFEST).is_file():
+        return False
+    manifest, mine = read_manifest(path), identity(model)
+    return {name: manifest[name] for name in mine} != mine
+
+
+def _tell(path: Path, report) -> None:
+    made = report.added + report.changed
+    lines = [f"index   {path}: {made + report.unchanged} pictures, {made} new, {report.removed} removed"]
+    lines += [f"        left out: {key}: {reason}" for key, reason in report.bad[:5]]
+    lines += [f"        left out: {len(report.bad) - 5} more"] * (len(report.bad) > 5)
+    print(*lines, sep="\n", file=sys.stderr)
+
+
+class Progress:
+    """A bar on standard error where that is a terminal, else one line when work begins."""
+
+    def __init__(self, what: str, width: int = 30):
+        self.what, self.width, self.begun = what, width, False
+
+    def __call__(self, done: int, total: int) -> None:
+        if sys.stderr.isatty():
+            bar = ("#" * (self.width * done // max(total, 1))).ljust(self.width)
+            end = "\n" if done >= total else ""
+            print(f"\r{self.what} [{bar}] {done}/{total}", end=end, file=sys.stderr, flush=True)
+        elif not self.begun:
+            print(f"{self.what}: {total}", file=sys.stderr, flush=True)
+        self.begun = True
+
+
+def _require_gradio() -> None:
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when gradio is imported
+    try:
+        import gradio  # noqa: F401
+    except ImportError as error:
+        raise ZooError(
+            f"the demo page needs gradio: {error}\npip install 'zoo-attention[demo]'   (or: pip install gradio)"
+        ) from None
+
+
+def listening(port: int | None) -> socket.socket:
+    """A socket that listens on 127.0.0.1, at `port` or at the first free one of PORTS; held from here on."""
+    for candidate in PORTS if port is None else [port]:
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections just closed do not count
+        try:
+            listener.bind(("127.0.0.1", candidate))
+            listener.listen(128)
+            return listener
+        except (OSError, OverflowError) as error:
+            listener.close()
+            if port is not None:
+                taken = getattr(error, "errno", None) == errno.EADDRINUSE
+                why = "is taken by another program" if taken else f"cannot be used ({error})"
+                hint = "give another --port, or none for the first free one"
+                raise ZooError(f"port {port} {why}; {hint}") from None
+    raise ZooError(f"ports {PORTS[0]} to {PORTS[-1]} are all taken; give a free --port")
+
+
+def run(page, listener: socket.socket, open_browser: bool = False) -> None:
+    """Serve the page on the socket until the process is told to stop."""
+    import uvicorn
+
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets=None):
+            await super().startup(sockets)
+            print(f"demo ready at {url} (Ctrl-C stops)", flush=True)
+            if open_browser:
+                webbrowser.open(url)
+
+    # A page left open in a browser holds a connection: the server does not wait for it
+    settings = uvicorn.Config(application(page), log_level="warning", timeout_graceful_shutdown=1)
+    Server(settings).run(sockets=[listener])
+
+
+def application(page):
+    """The page as an ASGI application: fetches nothing, answers this machine alone, serves no files of it."""
+    import gradio as gr
+    from fastapi import FastAPI
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+    from zoo.retrieval.style import CSS
+
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(_Policy)
+    # A page of another name that resolves to this machine cannot read the pictures (DNS rebinding)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
+    fonts = {
+        "font": ["system-ui", "sans-serif"],
+        "font_mono": ["ui-monospace", "monospace"],
+    }  # none is fetched
+    return gr.mount_gradio_app(
+        app, page, path="/", server_name="127.0.0.1", allowed_paths=[], footer_links=[], run_history=False,
+        show_error=False, ssr_mode=False, enable_monitoring=False, pwa=False, mcp_server=False,
+        theme=gr.themes.Default(primary_hue="blue", **fonts), css=CSS,
+    )  # fmt: skip
+
+
+class _Policy:
+    """Adds the Content-Security-Policy to every answer."""
+
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        async def with_policy(message):
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"content-security-policy", POLICY.encode())]
+            await send(message)
+
+        await self.app(scope, receive, with_policy)

@@ -1,0 +1,1 @@
+"""Training. The only folder that imports lightning; `zoo.train.run` is what `zoo train` calls."""

@@ -1,0 +1,61 @@
+"""The model of a run: from scratch or from a checkpoint, with what is new, frozen or rescaled said plainly."""
+
+import torch
+
+import zoo
+from zoo import checkpoint, inference
+from zoo.train.recipe import Recipe
+from zoo.train.sets import Sets
+from zoo.train.task import Classify, Task
+
+
+def build(recipe: Recipe, data: Sets) -> tuple[Task, list[str]]:
+    """The task of a recipe, ready to train, and the lines that say what was loaded."""
+    make = {"image_classification": _classifier, "text_image_contrastive": _contrast}[recipe.task]
+    task, lines = make(recipe, data)
+    card = task.model.card
+    card.name, card.recipe, card.licence, card.data = recipe.name, recipe.to_dict(), recipe.licence, recipe.about
+    task.model.set_grad_checkpointing(recipe.checkpoint_blocks)
+    frozen = [name for name, _ in task.model.named_parameters() if name.startswith(tuple(recipe.freeze)) and recipe.freeze]
+    for name in frozen:
+        task.model.get_parameter(name).requires_grad_(False)
+    learn = sum(p.numel() for p in task.model.parameters() if p.requires_grad)
+    lines.append(f"learns  {learn / 1e6:.2f} M parameters" + (f", {len(frozen)} tensors frozen" if frozen else ""))
+    return task, lines
+
+
+def _classifier(recipe: Recipe, data: Sets) -> tuple[Task, list[str]]:
+    labels = data.train.classes
+    model = zoo.create_model(recipe.model, **{**recipe.arguments, "num_classes": len(labels)})
+    model.card.labels = list(labels)
+    inference.set_preprocess(model, data.preprocess.to_dict())
+    lines = [f"model   {recipe.model}, from scratch"]
+    if recipe.start:
+        lines = load_start(model, recipe.start, new=("classifier",))
+    weights = None
+    if recipe.balance == "weights":
+        counts = torch.bincount(torch.tensor(data.train.labels), minlength=len(labels)).clamp(min=1)
+        weights = counts.sum() / (len(labels) * counts.float())
+    return Classify(model, recipe, weights), lines
+
+
+def _contrast(recipe: Recipe, data: Sets) -> tuple[Task, list[str]]:
+    from zoo.train import contrast
+
+    return contrast.build(recipe, data)
+
+
+def load_start(model, source: str, new: tuple[str, ...]) -> list[str]:
+    """Loads the weights of a checkpoint; a head for other labels stays new and is said so."""
+    file = checkpoint.locate(source)
+    card = checkpoint.read_card(file)
+    if card.labels == model.card.labels:
+        new = ()
+    fresh = checkpoint.load_weights(model, file, new)
+    if new and not fresh:  # as many classes, but other ones
+        model.reset_classifier(len(model.card.labels))
+        fresh = [("classifier.weight", "new", "of other labels")]
+    total = len(model.state_dict())
+    model.card.parents = {card.name or str(source): checkpoint.sha256(file)}
+    lines = [f"model   {total - len(fresh)} of {total} tensors from {source}"]
+    return lines + [f"        {key}  new  {there} -> {here} (labels differ)" for key, here, there in fresh]

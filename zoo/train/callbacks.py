@@ -1,0 +1,98 @@
+"""What happens around the steps: moving average, the log, the best weights."""
+
+import csv
+import sys
+import time
+from pathlib import Path
+
+import torch
+from lightning.pytorch.callbacks import Callback, WeightAveraging
+
+from zoo import checkpoint
+from zoo.train.resume import KeepState
+from zoo.train.task import Task
+
+
+def moving_average(decay: float) -> WeightAveraging:
+    """EMA of all parameters and buffers whose decay rises as (1 + n) / (10 + n) up to `decay`: right on short runs too."""
+
+    def average(old: torch.Tensor, new: torch.Tensor, n) -> torch.Tensor:
+        if not old.is_floating_point():
+            return new
+        return old.lerp(new, 1 - min(decay, (1 + float(n)) / (10 + float(n))))
+
+    return WeightAveraging(avg_fn=average)
+
+
+class Log(Callback):
+    """One row an epoch to log.csv and one line to stderr; writes best.safetensors whenever the score is the best so far.
+
+    It must stand before the moving average among the callbacks: at the end of validation the averaged weights are
+    still in the model.
+    """
+
+    fields = ("epoch", "train_loss", "score", "lr", "seconds", "items_per_second")
+
+    def __init__(self, folder: Path, state: KeepState):
+        self.folder, self.state = folder, state
+        self.best, self.best_epoch, self.seconds = float("-inf"), -1, 0.0
+        self._losses, self._score, self._start = [], None, 0.0
+
+    def state_dict(self) -> dict:
+        return {"best": self.best, "best_epoch": self.best_epoch, "seconds": self.seconds}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.__dict__.update(state)
+
+    def on_train_start(self, *_) -> None:
+        self._losses, self._items, self._start = [], 0, time.monotonic()
+
+    def on_train_epoch_start(self, *_) -> None:  # not called when a run goes on inside an epoch
+        self.on_train_start()
+
+    def on_train_batch_end(self, trainer, task, outputs, batch, *_) -> None:
+        self._losses.append(outputs["loss"].detach())
+        self._items += len(batch[0])
+
+    def on_validation_epoch_end(self, trainer, task: Task) -> None:
+        self._score = task.score()
+        if self.state.inside:  # stopped inside an epoch: it is scored and logged when it is whole
+            return
+        if self._score > self.best:
+            self.best, self.best_epoch = self._score, trainer.current_epoch
+            note(task.model.card, self._score, task, trainer.current_epoch)
+            checkpoint.save(task.model, self.folder / "best.safetensors")
+
+    def on_train_epoch_end(self, trainer, task: Task) -> None:
+        if self.state.inside:
+            return
+        took = time.monotonic() - self._start
+        self.seconds += took
+        row = (trainer.current_epoch + 1, f"{torch.stack(self._losses).mean():.4f}", f"{self._score:.4f}",
+               f"{trainer.optimizers[0].param_groups[0]['lr']:.2e}", f"{took:.1f}", f"{self._items / took:.0f}")
+        file = self.folder / "log.csv"
+        fresh = not file.exists()
+        with open(file, "a", newline="") as stream:
+            writer = csv.writer(stream)
+            writer.writerows([self.fields, row] if fresh else [row])
+        star = "  best" if self.best_epoch == trainer.current_epoch else ""
+        print(f"epoch {row[0]}/{trainer.max_epochs}  loss {row[1]}  val {task.score_name} {row[2]}{star}"
+              f"  {row[4]} s  {row[5]} items/s", file=sys.stderr, flush=True)
+
+
+class EarlyStop(Callback):
+    """Stops when `patience` epochs brought no better score."""
+
+    def __init__(self, patience: int, scores: Log):
+        self.patience, self.scores = patience, scores
+
+    def on_train_epoch_end(self, trainer, _) -> None:
+        if trainer.current_epoch - self.scores.best_epoch >= self.patience:
+            trainer.should_stop = True
+
+
+def note(card, score: float, task: Task, epoch: int) -> None:
+    """The validation score, into the card; it replaces an earlier one."""
+    card.scores = [s for s in card.scores if s["split"] != "val"]
+    card.scores.append({"metric": task.score_name, "value": round(score, 5), "split": "val", "seed": task.recipe.seed,
+                        "epoch": epoch + 1})

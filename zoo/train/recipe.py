@@ -1,0 +1,203 @@
+"""A recipe: YAML (or flags) -> a typed dataclass, with every problem reported at once."""
+
+import types
+import typing
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+
+from zoo.errors import UsageError
+
+TASKS = ("image_classification", "text_image_contrastive")
+
+
+def key(about: str, default=MISSING, factory=MISSING):
+    """A recipe key with the line that documents it."""
+    given = {"default_factory": factory} if factory is not MISSING else {"default": default}
+    return field(metadata={"about": about}, **given)
+
+
+@dataclass
+class Recipe:
+    """All keys of all recipes. `task` and `model` have no default."""
+
+    task: str = key("what is learnt: " + " | ".join(TASKS), "")
+    model: str = key("registry name, see: zoo list", "")
+    name: str = key("name of the checkpoint and of the run folder; default: model", "")
+    arguments: dict = key("constructor arguments of the model", factory=dict)
+    start: str = key("checkpoint to start from (name, file or run folder); empty: from scratch", "")
+    freeze: list[str] = key("parameters that stay as they are, by prefix, e.g. [patch_embed, stages.0]", factory=list)
+    data: str = key("folder or table to train on", "")
+    captions: list[str] = key("columns that hold captions; empty: caption, captions or text", factory=list)
+    val: float | str = key("fraction of the training split held out, or the name of a split", 0.1)
+    preprocess: dict = key("size, fit, mean, std ... where they differ from the model's", factory=dict)
+    augment: str = key("none | light (crop, flip) | medium (+ RandAugment 1, erasing) | strong", "light")
+    balance: str = key("class balance: none | sampler | weights", "none")
+    epochs: int = key("passes over the training split", 30)
+    batch_size: int = key("items in a batch", 128)
+    accumulate: int = key("batches whose gradients are summed before a step", 1)
+    optimizer: str = key("adamw | nmuon | sgd | any other name of timm", "adamw")
+    lr: float = key("peak learning rate", 1e-3)
+    warmup: float = key("share of the steps in which the rate rises; then it falls as a cosine to 0", 0.1)
+    weight_decay: float = key("decoupled weight decay (not on biases, norms and position tables)", 0.05)
+    layer_decay: float = key("rate of each layer towards the input, as a factor; 1: the same everywhere", 1.0)
+    clip: float = key("largest gradient norm; 0: no limit", 1.0)
+    label_smoothing: float = key("share of the target spread over all classes", 0.0)
+    match_weight: float = key("text-image: weight of the match loss beside the contrastive one; 0: off", 1.0)
+    ema: float = key("decay of the moving average of the weights; 0: off", 0.0)
+    patience: int = key("epochs without a better validation score before stopping; 0: never stop early", 0)
+    precision: str = key("auto (bf16 where the processor has it) | bf16 | fp32", "auto")
+    checkpoint_blocks: bool = key("gradient checkpointing: less memory, more time", False)
+    seed: int = key("drives weights, order and augmentation", 0)
+    workers: int = key("processes that load data; 0: in the main process", 0)
+    licence: str = key("terms of the weights, for the card", "")
+    about: str = key("one line about the data, for the card", "")
+
+    def to_dict(self) -> dict:
+        return asdict(self)
+
+
+def read(source: str | Path, overrides: dict | None = None) -> Recipe:
+    """Recipe from a file or the name of a shipped recipe, with `overrides` (key -> text or value) on top.
+
+    UsageError lists every unknown key, wrong type and value out of range, with the file and a suggestion.
+    """
+    import yaml
+
+    file = find(source)
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        where = getattr(error, "problem_mark", None)
+        line = f":{where.line + 1}" if where else ""
+        raise UsageError(f"{file}{line}: not valid YAML: {getattr(error, 'problem', error)}") from error
+    if not isinstance(values, dict):
+        raise UsageError(f"{file}: a recipe is a mapping of keys to values, got {type(values).__name__}")
+    problems: list[str] = []
+    clean = _typed(values, str(file), problems)
+    clean.update(_typed(_from_flags(overrides or {}, problems), "command line", problems, prefix="--"))
+    if not problems:
+        return check(Recipe(**clean), str(file))
+    raise UsageError("\n".join(problems))
+
+
+def _from_flags(flags: dict, problems: list[str]) -> dict:
+    """Flags are text: read as YAML, but where the key takes text anyway."""
+    import yaml
+
+    kinds, values = typing.get_type_hints(Recipe), {}
+    for name, value in flags.items():
+        plain = not isinstance(value, str) or not value or kinds.get(name) is str
+        try:
+            values[name] = value if plain else yaml.safe_load(value)
+        except yaml.YAMLError:
+            problems.append(f"command line: --{name}: not valid YAML: {value!r}")
+    return values
+
+
+def check(recipe: Recipe, source: str) -> Recipe:
+    """The recipe itself where all values are in range; else UsageError with all that are not."""
+    from zoo import registry
+
+    rules = {
+        "task": (recipe.task in TASKS, f"one of {', '.join(TASKS)}"),
+        "augment": (recipe.augment in ("none", "light", "medium", "strong"), "none, light, medium or strong"),
+        "balance": (recipe.balance in ("none", "sampler", "weights"), "none, sampler or weights"),
+        "precision": (recipe.precision in ("auto", "bf16", "fp32"), "auto, bf16 or fp32"),
+        "val": (isinstance(recipe.val, str) or 0 < recipe.val < 1, "a fraction between 0 and 1, or the name of a split"),
+        "label_smoothing": (0 <= recipe.label_smoothing < 1, "0 <= x < 1"),
+        "ema": (0 <= recipe.ema < 1, "0 <= x < 1"),
+        "warmup": (0 <= recipe.warmup < 1, "0 <= x < 1"),
+        "layer_decay": (0 < recipe.layer_decay <= 1, "0 < x <= 1"),
+        "lr": (recipe.lr > 0, "> 0"),
+    }
+    rules |= {name: (getattr(recipe, name) >= 1, ">= 1") for name in ("epochs", "batch_size", "accumulate")}
+    rules |= {name: (getattr(recipe, name) >= 0, ">= 0") for name in ("patience", "workers", "clip", "weight_decay", "seed")}
+    problems = [f"{source}: {name}: {getattr(recipe, name)!r}; must be {want}" for name, (ok, want) in rules.items() if not ok]
+    try:
+        registry.find(recipe.model)
+    except ValueError as error:
+        problems.append(f"{source}: model: {error}")
+    if problems:
+        raise UsageError("\n".join(problems))
+    return recipe
+
+
+def folder() -> Path:
+    """Where the shipped recipes lie: the repository, or inside the installed package."""
+    package = Path(__file__).parent.parent
+    beside = package.parent / "recipes"
+    return beside if (beside / "image_scratch.yaml").exists() else package / "_recipes"
+
+
+def shipped() -> dict[str, Path]:
+    return {file.stem: file for file in sorted(folder().glob("*.yaml"))}
+
+
+def find(source: str | Path) -> Path:
+    """The file of a recipe: a path, or the name of a shipped one. UsageError suggests the nearest."""
+    if Path(source).is_file():
+        return Path(source)
+    known = shipped()
+    if str(source) in known:
+        return known[str(source)]
+    near = get_close_matches(str(source), known, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]}?" if near else f"recipes: {', '.join(known)}"
+    raise UsageError(f"{source}: no such recipe file or name; {hint}")
+
+
+def _typed(values: dict, source: str, problems: list[str], prefix: str = "") -> dict:
+    known, clean = typing.get_type_hints(Recipe), {}
+    for name, value in values.items():
+        if name not in known:
+            near = get_close_matches(str(name), known, n=1)
+            hint = f"; did you mean {prefix}{near[0]}?" if near else "; see: zoo recipes --keys"
+            problems.append(f"{source}: unknown key {prefix}{name}{hint}")
+            continue
+        try:
+            clean[name] = _cast(value, known[name])
+        except (TypeError, ValueError):
+            problems.append(f"{source}: {prefix}{name}: expected {_say(known[name])}, got {value!r}")
+    return clean
+
+
+def _cast(value, kind):
+    if isinstance(kind, types.UnionType):
+        for option in typing.get_args(kind):
+            try:
+                return _cast(value, option)
+            except (TypeError, ValueError):
+                continue
+        raise ValueError
+    origin = typing.get_origin(kind) or kind
+    if origin is list:
+        if isinstance(value, str):
+            value = [part.strip() for part in value.split(",") if part.strip()]
+        if not isinstance(value, list):
+            raise TypeError
+        return [str(part) for part in value]
+    if origin is float and (isinstance(value, (int, str)) and not isinstance(value, bool)):
+        return float(value)  # YAML reads 1e-3 as text
+    if origin is str and value is None:
+        return ""
+    if origin is str and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, origin) or origin is int and isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _say(kind) -> str:
+    if isinstance(kind, types.UnionType):
+        return " or ".join(_say(option) for option in typing.get_args(kind))
+    names = {float: "a number", int: "an integer", str: "text", bool: "true or false", dict: "a mapping"}
+    return names.get(kind, "a list")
+
+
+def keys() -> list[tuple[str, str, str]]:
+    """(key, default, meaning) of every recipe key: the table of the README and of `zoo recipes --keys`."""
+    rows = []
+    for f in fields(Recipe):
+        default = f.default if f.default is not MISSING else f.default_factory()
+        rows.append((f.name, "" if default in ("", [], {}) else str(default), f.metadata["about"]))
+    return rows

@@ -1,0 +1,149 @@
+"""`zoo train`: recipe -> data, model, trainer -> a run folder with best.safetensors, last.ckpt, log.csv, recipe.yaml."""
+
+import logging
+import os
+import re
+import signal
+import sys
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import lightning.pytorch as pl
+import torch
+import yaml
+
+from zoo.errors import UsageError, ZooError
+from zoo.train import adapt, callbacks, resume, sets
+from zoo.train import recipe as recipes
+from zoo.train.recipe import Recipe
+
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)  # tips and device lists; ours is the first line
+
+
+@dataclass
+class Result:
+    folder: Path
+    score: float
+    stopped: int = 0  # the signal, where one stopped the run
+
+
+def device_line(precision: str) -> str:
+    """First line of a run: which device, and why."""
+    if torch.cuda.is_available():
+        return f"device  {torch.cuda.get_device_name(0)}, {precision}"
+    return f"device  cpu, {torch.get_num_threads()} cores, {precision} (no CUDA device found)"
+
+
+def precision_of(recipe: Recipe) -> str:
+    """bf16 or fp32. bf16 products pay only where the processor has them."""
+    if recipe.precision != "auto":
+        return recipe.precision
+    if torch.cuda.is_available():
+        return "bf16"
+    cpu = Path("/proc/cpuinfo")
+    flags = cpu.read_text() if cpu.exists() else ""
+    return "bf16" if "avx512_bf16" in flags or "amx_bf16" in flags else "fp32"
+
+
+def train(recipe: Recipe, runs: Path = Path("runs"), skip_bad: bool = False, resume_from: Path | None = None) -> Result:
+    """Trains and returns the run folder. Continues exactly where `resume_from` (a run folder) stopped."""
+    folder = resume_from or _new_folder(runs, recipe)
+    precision = precision_of(recipe)
+    _say(device_line(precision))
+    pl.seed_everything(recipe.seed, verbose=False)
+    data = sets.prepare(recipe, skip_bad)
+    _say(data.summary())
+    task, lines = adapt.build(recipe, data)
+    _say(*lines)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True))
+    state = resume.KeepState(folder / "last.ckpt")
+    log = callbacks.Log(folder, state)
+    trainer = _trainer(recipe, precision, log, state)
+    last = newest(folder) if resume_from else None
+    train_loader, val_loader = data.loaders(recipe)
+    task.total_steps = recipe.epochs * -(-len(train_loader) // recipe.accumulate)
+    pl.seed_everything(recipe.seed, verbose=False)
+    with state, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="lightning|torch.utils.data")  # worker counts and folders; we choose
+        try:
+            trainer.fit(task, train_loader, val_loader, ckpt_path=last, weights_only=True)
+        except KeyboardInterrupt:
+            state.caught = state.caught or signal.SIGINT
+    if state.caught:
+        kept = folder / "last.ckpt"
+        _say(f"saved   {kept}     continue: zoo train --resume {folder}" if kept.exists() else f"nothing saved yet in {folder}")
+    else:
+        _say(f"done    {folder / 'best.safetensors'}  val {task.score_name} {log.best:.4f} "
+             f"(epoch {log.best_epoch + 1}), {log.seconds / 60:.1f} min")
+    return Result(folder, log.best, state.caught or 0)
+
+
+def dry_run(recipe: Recipe, skip_bad: bool) -> None:
+    """Everything but the training: device, data with unreadable files, what is loaded, one step with time and memory."""
+    import resource
+
+    precision = precision_of(recipe)
+    _say(device_line(precision))
+    pl.seed_everything(recipe.seed, verbose=False)
+    data = sets.prepare(recipe, skip_bad, check=True)
+    _say(data.summary())
+    task, lines = adapt.build(recipe, data)
+    _say(*lines)
+    loader, _ = data.loaders(recipe)
+    batch = next(iter(loader))
+    start = time.monotonic()
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+        loss = task.training_step(batch, 0)
+    loss.backward()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    _say(f"step    one batch of {len(batch[0])}: loss {loss.item():.3f}, {time.monotonic() - start:.2f} s, peak {peak:.1f} GiB",
+         "Nothing was trained.")
+
+
+def load_recipe(folder: Path) -> Recipe:
+    """The resolved recipe of a run folder."""
+    file = folder / "recipe.yaml"
+    if not file.is_file():
+        raise UsageError(f"{folder}: no recipe.yaml in it; --resume takes a run folder of zoo train")
+    return recipes.read(file)
+
+
+def newest(folder: Path) -> Path:
+    """The newest complete training state of a run; a torn one is skipped and named."""
+    files = sorted(folder.glob("*.ckpt"), key=os.path.getmtime, reverse=True)
+    for file in files:
+        try:
+            torch.load(file, map_location="cpu", weights_only=True)
+            return file
+        except Exception as error:  # a torn zip raises whatever it trips over
+            _say(f"skipped {file}: not complete ({type(error).__name__})")
+    raise ZooError(f"{folder}: no complete training state (*.ckpt) in it; start anew: zoo train {folder / 'recipe.yaml'}")
+
+
+def _trainer(recipe: Recipe, precision: str, log: callbacks.Log, state: resume.KeepState) -> pl.Trainer:
+    averages = [callbacks.moving_average(recipe.ema)] if recipe.ema else []
+    bars = [pl.callbacks.TQDMProgressBar()] if sys.stderr.isatty() else []
+    early = [callbacks.EarlyStop(recipe.patience, log)] if recipe.patience else []
+    return pl.Trainer(
+        max_epochs=recipe.epochs, accelerator="auto", devices=1, logger=False, enable_checkpointing=False,
+        precision="bf16-mixed" if precision == "bf16" else "32-true", accumulate_grad_batches=recipe.accumulate,
+        gradient_clip_val=recipe.clip or None, enable_model_summary=False, enable_progress_bar=bool(bars),
+        num_sanity_val_steps=0, use_distributed_sampler=False,
+        callbacks=[log, *averages, resume.RandomState(), *early, state, *bars],
+    )
+
+
+def _new_folder(runs: Path, recipe: Recipe) -> Path:
+    base = re.sub(r"[^A-Za-z0-9_.-]", "_", recipe.name or recipe.model)
+    number = 1
+    while (runs / f"{base}-{number}").exists():
+        number += 1
+    return runs / f"{base}-{number}"
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        print(line, file=sys.stderr, flush=True)

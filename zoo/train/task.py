@@ -1,0 +1,78 @@
+"""What is learnt: loss and validation score around a model of the zoo, as LightningModules."""
+
+import math
+
+import lightning.pytorch as pl
+import torch
+import torch.nn.functional as F
+import torchmetrics
+from torch import Tensor, nn
+
+from zoo.train.recipe import Recipe
+
+
+class Task(pl.LightningModule):
+    """Optimiser and schedule of a recipe around `model`. Subclasses give the loss and the score.
+
+    `score_name` is the validation number that `best` goes by; higher is better. `total_steps` is set by the run:
+    asking Lightning for it would set up the loader before its state is restored, and resume would repeat batches.
+    """
+
+    score_name = "accuracy"
+    total_steps = 1
+
+    def __init__(self, model: nn.Module, recipe: Recipe):
+        super().__init__()
+        self.model, self.recipe = model, recipe
+
+    def configure_optimizers(self):
+        from timm.optim import create_optimizer_v2
+
+        r = self.recipe
+        options = {"fallback_no_weight_decay": True} if "muon" in r.optimizer else {}
+        decay = r.layer_decay if r.layer_decay < 1 else None
+        optimizer = create_optimizer_v2(
+            self.model, opt=r.optimizer, lr=r.lr, weight_decay=r.weight_decay, layer_decay=decay, **options
+        )
+        steps = schedule(optimizer, r.warmup, self.total_steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": steps, "interval": "step"}}
+
+    def score(self) -> float:
+        """The validation score over everything seen since the last `reset_score`."""
+        raise AssertionError("a Task gives its score")
+
+
+class Classify(Task):
+    """Cross-entropy over labels; the score is accuracy. Batches are (image (b c h w), label (b))."""
+
+    def __init__(self, model: nn.Module, recipe: Recipe, class_weights: Tensor | None = None):
+        super().__init__(model, recipe)
+        self.register_buffer("class_weights", class_weights, persistent=False)
+        classes = len(model.card.labels)
+        self.accuracy = torchmetrics.Accuracy("multiclass", num_classes=classes, average="micro")
+
+    def training_step(self, batch, _) -> Tensor:
+        x, label = batch
+        smoothing = self.recipe.label_smoothing
+        return F.cross_entropy(self.model(x).float(), label, self.class_weights, label_smoothing=smoothing)
+
+    def validation_step(self, batch, _) -> None:
+        x, label = batch
+        self.accuracy.update(self.model(x).float(), label)
+
+    def score(self) -> float:
+        value = float(self.accuracy.compute())
+        self.accuracy.reset()
+        return value
+
+
+def schedule(optimizer, warmup: float, total: int) -> torch.optim.lr_scheduler.LambdaLR:
+    """Linear rise over `warmup` of the steps, then a cosine to 0."""
+    rise = max(1, round(warmup * total))
+
+    def factor(step: int) -> float:
+        if step < rise:
+            return (step + 1) / rise
+        return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, total - rise)))
+
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
