@@ -18,6 +18,7 @@ LEVELS = [
     {"inference", "pairs"},  # pairs: the text-image part of inference
     {"data", "train", "retrieval", "explain", "evaluate", "show", "export", "bench"},
     {"cli"},
+    {"__main__"},
 ]
 LEVEL = {name: i for i, level in enumerate(LEVELS) for name in level}
 FILES = sorted(ZOO.rglob("*.py"))

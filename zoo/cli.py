@@ -15,6 +15,7 @@ app = cyclopts.App(name="zoo", help=__doc__.split(".")[0] + ": models, recipes a
 index_app = cyclopts.App(name="index", help="Embed pictures once, to search them by text or picture.")
 app.command(index_app)
 
+DEFAULT_MODEL = "text_image_nano.openmoji"
 Json = Annotated[bool, Parameter(negative=())]
 Flag = Annotated[bool, Parameter(negative=())]
 
@@ -113,13 +114,20 @@ def predict(model: str, items: Annotated[list[Path], Parameter(negative=())], /,
 
 
 @index_app.command
-def build(index: Path, source: Path, *, model: str = "text_image_nano.openmoji", json: Json = False) -> int:
-    """Embed the pictures of SOURCE (a folder or a table) into INDEX; unchanged ones are not embedded again."""
+def build(
+    index: Path, source: Path, *, model: str | None = None, rebuild: Flag = False, json: Json = False
+) -> int:
+    """Embed the pictures of SOURCE (a folder or a table) into INDEX; unchanged ones are not embedded again.
+
+    A new index takes text_image_nano.openmoji unless --model says otherwise; --rebuild starts it anew.
+    """
     from zoo import retrieval, show
 
-    report = retrieval.build(index, source, zoo.load(model), progress=show.Progress("indexed"))
-    facts = {"index": str(index), "added": len_or(report.added), "unchanged": len_or(report.unchanged),
-             "removed": len_or(report.removed), "bad": [{"item": key, "reason": why} for key, why in report.bad]}
+    if model is None and (rebuild or not index.exists()):
+        model = DEFAULT_MODEL
+    report = retrieval.build(index, source, model, progress=show.Progress("indexing"), rebuild=rebuild)
+    facts = {"index": str(index), "added": report.added, "changed": report.changed, "unchanged": report.unchanged,
+             "removed": report.removed, "bad": [{"item": key, "reason": why} for key, why in report.bad]}
     _out(facts, json, lambda: show.lines({**facts, "bad": len(report.bad)}))
     for key, why in report.bad:
         print(f"bad     {key}: {why}", file=sys.stderr)
@@ -152,7 +160,7 @@ def search(
 
 @app.command
 def demo(
-    target: str | None = None, *, model: str = "text_image_nano.openmoji", port: int | None = None, browser: bool = True
+    target: str | None = None, *, model: str = DEFAULT_MODEL, port: int | None = None, browser: bool = True
 ) -> None:
     """Search page on this machine: the OpenMoji gallery, or TARGET (a folder of pictures or an index)."""
     from zoo.retrieval import app as page
@@ -168,10 +176,6 @@ def check(*, json: Json = False) -> int:
     rows, fine = show.check()
     _out(rows, json, lambda: show.table(rows))
     return 0 if fine else 1
-
-
-def len_or(value) -> int:
-    return value if isinstance(value, int) else len(value)
 
 
 def _out(value, as_json: bool, text) -> None:

@@ -1,31 +1,34 @@
 """`zoo eval` and `zoo predict`: a loaded model on labelled data, pairs, or files."""
 
+import re
 from pathlib import Path
 
 import torch
 
-from zoo.data.images import open_images, open_pairs, open_pictures
+from zoo.data.images import open_images, open_pairs, open_pictures, splits
 from zoo.data.items import Items, unreadable
-from zoo.errors import UsageError, ZooError
+from zoo.errors import ZooError
+
+WORD = r"\w+"
 
 
 def evaluate(model, data: Path, split: str | None, captions: list[str], skip_bad: bool) -> dict:
     """{"model", "data", "split", "items", metrics ...}: accuracy for images, recall for text-image models."""
+    score, known = {"image": accuracy, "text_image": recall}[model.card.modality], {}
     if model.card.modality == "image":
-        items = open_images(data, split=split)
-        score = accuracy
-        items = items.relabel(model.card.labels)
-    elif model.card.modality == "text_image":
-        items = open_pairs(data, split=split, captions=tuple(captions or model.card.recipe.get("captions", [])) or None)
-        score = recall
+        items = open_images(data, split=split).relabel(model.card.labels)
     else:
-        raise UsageError(f"eval: no score known for modality {model.card.modality!r}")
+        columns = tuple(captions or model.card.recipe.get("captions", [])) or None
+        items = open_pairs(data, split=split, captions=columns)
+        if split not in (None, "train") and "train" in splits(data):
+            known["known"] = open_pairs(data, split="train", captions=columns)
     if skip_bad:
         bad = {key for key, _ in unreadable(items)}
         items = items.subset([i for i, key in enumerate(items.keys) if key not in bad])
     if not len(items):
         raise ZooError(f"{data}: nothing to evaluate" + (f" in split {split!r}" if split else ""))
-    return {"model": model.card.name or model.card.model, "data": str(data), "split": split, "items": len(items), **score(model, items)}
+    facts = {"model": model.card.name or model.card.model, "data": str(data), "split": split, "items": len(items)}
+    return {**facts, **score(model, items, **known)}
 
 
 @torch.inference_mode()
@@ -33,7 +36,7 @@ def accuracy(model, items: Items, batch_size: int = 250) -> dict:
     right, per_class = 0, {}
     for start in range(0, len(items), batch_size):
         part = range(start, min(start + batch_size, len(items)))
-        x = torch.stack([model.preprocess(items.image(i)) for i in part])
+        x = torch.stack([model.preprocess(items.image(i)) for i in part]).to(next(model.parameters()).device)
         for i, guess in zip(part, model(x).argmax(-1).tolist()):
             label = items.labels[i]
             hit = guess == label
@@ -43,17 +46,34 @@ def accuracy(model, items: Items, batch_size: int = 250) -> dict:
     return {"accuracy": right / len(items), "per_class": {name: hit / n for name, (hit, n) in sorted(per_class.items())}}
 
 
-def recall(model, items: Items) -> dict:
-    """R@1/5/10 and median rank both ways, over all captions; and over the first caption (the name) alone."""
+def recall(model, items: Items, known: Items | None = None) -> dict:
+    """R@1/5/10 and median rank both ways: over all captions, over the first one (the name) alone, and text to image over those
+    that occur in no caption of `known` (the training split), be it as a part.
+    """
     from zoo.retrieval import metrics
 
-    image = model.embed_image([items.image(i) for i in range(len(items))])
+    parts = [range(at, min(at + 256, len(items))) for at in range(0, len(items), 256)]
+    image = torch.cat([model.embed_image([items.image(i) for i in part]) for part in parts])
+    kinds = {"all captions": items.captions, "first caption": [texts[:1] for texts in items.captions]}
+    if known is not None:
+        unseen = novel(items.captions, known.captions)
+        kinds["unseen captions"] = unseen if any(unseen) else []
     result = {}
-    for name, texts in (("all captions", items.captions), ("first caption", [t[:1] for t in items.captions])):
+    for name, texts in kinds.items():
         captions = [text for row in texts for text in row]
         owner = [i for i, row in enumerate(texts) for _ in row]
-        result[name] = metrics.recall(model.embed_text(captions) @ image.T, owner, captions=captions)
+        if captions:
+            result[name] = metrics.recall(model.embed_text(captions) @ image.T, owner, captions=captions)
     return result
+
+
+def novel(captions: list[list[str]], known: list[list[str]]) -> list[list[str]]:
+    """The captions that no known caption is or holds as whole words."""
+    def words(text: str) -> str:
+        return f" {' '.join(re.findall(WORD, text.casefold()))} "
+
+    corpus = "\n".join(words(text) for row in known for text in row)
+    return [[text for text in row if words(text) not in corpus] for row in captions]
 
 
 def predict_paths(model, paths: list[Path]) -> tuple[list[dict], list[tuple[str, str]]]:

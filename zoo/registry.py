@@ -73,9 +73,9 @@ def _swin(size: str, dim: int, depths, parameters: float) -> None:
     register(Spec(f"image_{size}", "image", "zoo.models.image:Image", arguments, _LARGE, parameters, "Swin v1 to the letter"))
 
 
-_image("pico", (32, 64, 128), (2, 2, 2), 0.7)
+_image("pico", (32, 64, 128), (2, 2, 2), 0.6)
 _image("nano", (64, 128, 256), (2, 4, 2), 2.7)
-_image("micro", (96, 192, 384), (2, 6, 4), 11.3)
+_image("micro", (96, 192, 384), (2, 6, 4), 10.5)
 _swin("tiny", 96, (2, 2, 6, 2), 27.5)
 _swin("small", 96, (2, 2, 18, 2), 48.8)
 _swin("base", 128, (2, 2, 18, 2), 86.7)

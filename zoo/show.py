@@ -1,7 +1,6 @@
 """How the command line prints: tables, facts, progress."""
 
 import sys
-import time
 
 from zoo import checkpoint, registry
 from zoo.errors import ZooError
@@ -107,16 +106,16 @@ def lines(facts: dict, indent: int = 0) -> str:
 
 
 class Progress:
-    """progress(done, total): a bar on a terminal, else one line at the end, on stderr."""
+    """A bar on standard error where that is a terminal, else one line when work begins."""
 
-    def __init__(self, word: str):
-        self.word, self.start = word, time.monotonic()
+    def __init__(self, what: str, width: int = 30):
+        self.what, self.width, self.begun = what, width, False
 
     def __call__(self, done: int, total: int) -> None:
-        terminal, last = sys.stderr.isatty(), done >= total
-        if not terminal and not last:
-            return
-        took = time.monotonic() - self.start
-        bar = "#" * int(30 * done / max(total, 1))
-        text = f"{self.word} {done}/{total}  {done / max(took, 1e-9):.0f}/s"
-        print(f"\r{bar:<30} {text}" if terminal else text, end="\n" if last or not terminal else "", file=sys.stderr, flush=True)
+        if sys.stderr.isatty():
+            bar = ("#" * (self.width * done // max(total, 1))).ljust(self.width)
+            end = "\n" if done >= total else ""
+            print(f"\r{self.what} [{bar}] {done}/{total}", end=end, file=sys.stderr, flush=True)
+        elif not self.begun:
+            print(f"{self.what}: {total}", file=sys.stderr, flush=True)
+        self.begun = True

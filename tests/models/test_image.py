@@ -1,7 +1,6 @@
 """The image model: any size, one answer for an image wherever it stands, gradients, checkpointing, head, compile, export."""
 
 import copy
-import warnings
 
 import pytest
 import torch
@@ -181,8 +180,9 @@ def test_export_with_dynamic_batch_height_and_width_equals_eager(kind):
     model = make(ALL[kind])
     least = {"native": 9, "swin": 1, "plain": 5}[kind]  # torch wants two tokens a side before each convolution
     sizes = {0: torch.export.Dim("b", min=1)} | {i: torch.export.Dim("hw"[i - 2], min=least) for i in (2, 3)}
+    options = dict(dynamic_shapes={"x": sizes}, prefer_deferred_runtime_asserts_over_guards=True)
     with torch.fx.experimental._config.patch(backed_size_oblivious=True):
-        program = torch.export.export(model, (image(2, 3, 41, 53),), dynamic_shapes={"x": sizes})
+        program = torch.export.export(model, (image(2, 3, 41, 53),), **options)
     exported = program.module()
     for b, h, w in [(1, least, least), (1, 9, 30), (3, 31, 33), (2, 32, 32), (5, 57, 40), (1, 64, 200), (2, 128, 96)]:
         x = image(b, 3, h, w)
@@ -191,18 +191,17 @@ def test_export_with_dynamic_batch_height_and_width_equals_eager(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("kind", ["native", "swin"])
 def test_compiled_equals_eager(kind):
-    model = make(ALL[kind])
+    model = make(ALL[kind] | {"dims": (32, 64), "depths": (2, 1)})
     torch.compiler.reset()
-    compiled = torch.compile(model)
-    for size in [(2, 3, 33, 40), (2, 3, 57, 40), (3, 3, 12, 12)]:
-        x = image(*size)
-        results = []
+    compiled = torch.compile(model, dynamic=False)
+    for size in [(2, 3, 41, 53), (2, 3, 12, 12)]:
+        x, results = image(*size), []
         for m in (model, compiled):
             model.zero_grad()
             logits = m(x)
             logits.square().sum().backward()
             results.append([logits.detach(), *(p.grad for p in model.parameters())])
         for a, b in zip(*results):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4 * float(a.abs().max()))
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5 * float(a.abs().max()) + 1e-6)

@@ -5,6 +5,8 @@ Swin (Liu et al. 2021) where `stem="patch"` and the sizes are Swin's; the native
 (Chu et al. 2021, conditional position encoding), which small data sets need.
 """
 
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from einops import rearrange
@@ -150,10 +152,10 @@ class ConvStem(nn.Module):
 
     def __init__(self, in_chans: int, dim: int, patch: int):
         super().__init__()
-        halvings = patch.bit_length() - 1
-        widths = [in_chans, dim // 2] + [dim] * halvings
-        layers = [_conv(widths[0], widths[1], 1)]
-        layers += [_conv(a, b, 2) for a, b in zip(widths[1:], widths[2:])]
+        strides = [2] * (patch.bit_length() - 1)
+        strides = strides if len(strides) > 1 else [1, *strides]  # small patches keep one layer at full resolution
+        widths = [in_chans, dim // 2] + [dim] * (len(strides) - 1)
+        layers = [_conv(*pair, stride) for pair, stride in zip(pairwise(widths), strides)]
         self.convs = nn.Sequential(*layers, _conv(widths[-1], dim, 1))
         self.norm = nn.LayerNorm(dim)
 

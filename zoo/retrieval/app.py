@@ -15,6 +15,7 @@ from zoo.retrieval.index import Index, loaded, open_index
 from zoo.retrieval.ingest import build
 from zoo.retrieval.manifest import MANIFEST, identity, read_manifest
 from zoo.retrieval.names import Names
+from zoo.show import Progress
 
 MODEL = "text_image_nano.openmoji"
 PORTS = range(7860, 7960)
@@ -52,6 +53,8 @@ def opened(target: str | None, model: str = MODEL) -> Index:
         index = open_index(target, None if model == MODEL else model)
         index.model  # noqa: B018 - loaded now: what is wrong with it is said here, not at the first query
         return index
+    if target is not None and not Path(target).expanduser().exists():
+        raise ZooError(f"{target}: no such folder, table or index; the OpenMoji gallery: zoo demo")
     model = loaded(model)
     if target is None:
         path, source = home() / "openmoji.index", gallery.openmoji(progress=Progress("drawing the gallery"))
@@ -78,22 +81,6 @@ def _tell(path: Path, report) -> None:
     lines += [f"        left out: {key}: {reason}" for key, reason in report.bad[:5]]
     lines += [f"        left out: {len(report.bad) - 5} more"] * (len(report.bad) > 5)
     print(*lines, sep="\n", file=sys.stderr)
-
-
-class Progress:
-    """A bar on standard error where that is a terminal, else one line when work begins."""
-
-    def __init__(self, what: str, width: int = 30):
-        self.what, self.width, self.begun = what, width, False
-
-    def __call__(self, done: int, total: int) -> None:
-        if sys.stderr.isatty():
-            bar = ("#" * (self.width * done // max(total, 1))).ljust(self.width)
-            end = "\n" if done >= total else ""
-            print(f"\r{self.what} [{bar}] {done}/{total}", end=end, file=sys.stderr, flush=True)
-        elif not self.begun:
-            print(f"{self.what}: {total}", file=sys.stderr, flush=True)
-        self.begun = True
 
 
 def _require_gradio() -> None:

@@ -5,7 +5,7 @@ import torch
 import zoo
 from zoo import checkpoint, inference
 from zoo.train.recipe import Recipe
-from zoo.train.sets import Sets
+from zoo.train.sets import Sets, start_card
 from zoo.train.task import Classify, Task
 
 
@@ -26,7 +26,8 @@ def build(recipe: Recipe, data: Sets) -> tuple[Task, list[str]]:
 
 def _classifier(recipe: Recipe, data: Sets) -> tuple[Task, list[str]]:
     labels = data.train.classes
-    model = zoo.create_model(recipe.model, **{**recipe.arguments, "num_classes": len(labels)})
+    known = start_card(recipe).arguments if recipe.start else {}
+    model = zoo.create_model(recipe.model, **{**known, **recipe.arguments, "num_classes": len(labels)})
     model.card.labels = list(labels)
     inference.set_preprocess(model, data.preprocess.to_dict())
     lines = [f"model   {recipe.model}, from scratch"]

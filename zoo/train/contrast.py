@@ -11,7 +11,7 @@ from zoo.retrieval import metrics
 from zoo.train import adapt
 from zoo.train.loss import contrastive, hard_negatives
 from zoo.train.recipe import Recipe
-from zoo.train.sets import Sets
+from zoo.train.sets import Sets, start_card
 from zoo.train.task import Task
 
 
@@ -82,7 +82,8 @@ class Contrast(Task):
 
 def build(recipe: Recipe, data: Sets) -> tuple[Contrast, list[str]]:
     """The task, with the states of every caption computed by the frozen tower, and the lines that say what was loaded."""
-    model = zoo.create_model(recipe.model, **recipe.arguments)
+    known = start_card(recipe).arguments if recipe.start else {}
+    model = zoo.create_model(recipe.model, **{**known, **recipe.arguments})
     pairs.set_preprocess(model, {**model.card.preprocess, "image": data.preprocess.to_dict()})
     lines = [f"model   {recipe.model}, from scratch; frozen text tower {model.tower}"]
     if recipe.start:

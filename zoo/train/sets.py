@@ -3,7 +3,8 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from zoo import registry
+from zoo import checkpoint, registry
+from zoo.card import Card
 from zoo.data.dataset import ImageDataset, PairDataset
 from zoo.data.images import open_images, open_pairs, splits
 from zoo.data.items import Items, balanced_weights, split, unreadable
@@ -70,6 +71,14 @@ def prepare(recipe: Recipe, skip_bad: bool, check: bool = False) -> Sets:
     for name, part in (("training", train), ("validation", val)):
         if not len(part):
             raise ZooError(f"{recipe.data}: no readable pictures left for {name}; more data, or another --val")
-    settings = {**registry.find(recipe.model).preprocess, **recipe.preprocess}
-    settings = settings.get("image", settings)
+    settings = start_card(recipe).preprocess if recipe.start else registry.find(recipe.model).preprocess
+    settings = {**settings.get("image", settings), **recipe.preprocess}
     return Sets(train, val, ImagePreprocess.from_dict(settings), recipe.task, bad)
+
+
+def start_card(recipe: Recipe) -> Card:
+    """The card of the checkpoint a recipe starts from. UsageError where it is another model."""
+    card = checkpoint.read_card(checkpoint.locate(recipe.start))
+    if card.model != recipe.model:
+        raise UsageError(f"start: {recipe.start} is a {card.model}, the recipe's model is {recipe.model}; set --model {card.model}")
+    return card
