@@ -5,6 +5,7 @@ import torch
 
 from zoo.data import dataset as module
 from zoo.data.dataset import ImageDataset, PairDataset
+from zoo.data.items import Items
 from zoo.errors import ZooError
 from zoo.preprocess import ImagePreprocess
 
@@ -97,3 +98,11 @@ def test_pairs_draw_every_caption_over_the_epochs(items):
             seen[index].add(caption)
             assert dataset.caption((index, epoch, 0)) == caption
     assert {i: len(texts) for i, texts in seen.items()} == {i: 1 + i % 5 for i in range(12)}
+
+
+def test_the_first_caption_comes_as_often_as_asked():
+    many = Items([str(i) for i in range(2000)], [b""] * 2000, captions=[["name", "a", "b", "c"]] * 2000)
+    drawn = {share: sum(PairDataset(many, PREPROCESS, first=share).caption(i) == "name" for i in range(2000)) / 2000
+             for share in (0.0, 0.5, 1.0)}
+    assert drawn[0.0] == pytest.approx(0.25, abs=0.03) and drawn[1.0] == 1
+    assert drawn[0.5] == pytest.approx(0.5 + 0.5 * 0.25, abs=0.03)

@@ -98,20 +98,27 @@ class ImageDataset(PictureDataset):
 
 
 class PairDataset(PictureDataset):
-    """Samples (image (3, h, w), caption, item index); one caption of the item, drawn anew every epoch."""
+    """Samples (image (3, h, w), caption, item index); one caption of the item, drawn anew every epoch.
+
+    first: the share of draws that take the first caption (the name, where tags follow it); 0: all captions alike.
+    """
 
     def __init__(self, items: Items, preprocess: ImagePreprocess, augment: str | None = None, seed: int = 0,
-                 cache: bool = True):
+                 cache: bool = True, first: float = 0.0):
         captions = items.captions or [[]] * len(items)
         bare = [key for key, texts in zip(items.keys, captions, strict=True) if not texts]
         if bare:
             raise ZooError(f"pairs: {len(bare)} of {len(items)} items have no caption: {', '.join(bare[:3])}")
         super().__init__(items, preprocess, augment, seed, cache)
+        self.first = first
 
     def caption(self, at) -> str:
         index, epoch, repeat = self._place(at)
         texts = self.items.captions[index]
-        return texts[number("caption", self.seed, index, epoch, repeat) % len(texts)]
+        drawn = number("caption", self.seed, index, epoch, repeat)
+        if drawn >> 32 < self.first * 2**32:
+            return texts[0]
+        return texts[(drawn & 0xFFFFFFFF) % len(texts)]
 
     def __getitems__(self, places: list) -> list[tuple[torch.Tensor, str, int]]:
         indices = [self._place(at)[0] for at in places]

@@ -29,6 +29,7 @@ class Recipe:
     freeze: list[str] = key("parameters that stay as they are, by prefix, e.g. [patch_embed, stages.0]", factory=list)
     data: str = key("folder or table to train on", "")
     captions: list[str] = key("columns that hold captions; empty: caption, captions or text", factory=list)
+    first_caption: float = key("share of draws that take a picture's first caption (its name); 0: all captions alike", 0.0)
     val: float | str = key("fraction of the training split held out, or the name of a split", 0.1)
     preprocess: dict = key("size, fit, mean, std ... where they differ from the model's", factory=dict)
     augment: str = key("none | light (crop, flip) | medium (+ RandAugment 1, erasing) | strong", "light")
@@ -107,6 +108,7 @@ def check(recipe: Recipe, source: str) -> Recipe:
         "val": (isinstance(recipe.val, str) or 0 < recipe.val < 1, "a fraction between 0 and 1, or the name of a split"),
         "label_smoothing": (0 <= recipe.label_smoothing < 1, "0 <= x < 1"),
         "ema": (0 <= recipe.ema < 1, "0 <= x < 1"),
+        "first_caption": (0 <= recipe.first_caption <= 1, "0 <= x <= 1"),
         "warmup": (0 <= recipe.warmup < 1, "0 <= x < 1"),
         "layer_decay": (0 < recipe.layer_decay <= 1, "0 < x <= 1"),
         "lr": (recipe.lr > 0, "> 0"),

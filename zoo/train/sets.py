@@ -37,10 +37,13 @@ class Sets:
         return text
 
     def loaders(self, recipe: Recipe) -> tuple[ResumableLoader, ResumableLoader]:
-        kind = ImageDataset if self.task == "image_classification" else PairDataset
         weights = balanced_weights(self.train) if recipe.balance == "sampler" else None
-        train = kind(self.train, self.preprocess, recipe.augment, recipe.seed)
-        val = kind(self.val, self.preprocess, None, recipe.seed)
+        common = (self.preprocess, recipe.augment, recipe.seed)
+        if self.task == "image_classification":
+            train, val = ImageDataset(self.train, *common), ImageDataset(self.val, self.preprocess)
+        else:
+            train = PairDataset(self.train, *common, first=recipe.first_caption)
+            val = PairDataset(self.val, self.preprocess)
         return (
             ResumableLoader(train, recipe.batch_size, recipe.seed, weights=weights, num_workers=recipe.workers),
             ResumableLoader(val, max(recipe.batch_size, 256), shuffle=False, num_workers=recipe.workers),
