@@ -20,7 +20,8 @@ def home() -> Path:
 def folders() -> list[Path]:
     """Where names like `image_nano.cifar10` are looked up, in this order."""
     package = Path(__file__).parent
-    return [package.parent / "checkpoints", package / "_checkpoints", home() / "checkpoints"]
+    repository = [package.parent / "checkpoints"] if (package.parent / "pyproject.toml").is_file() else []
+    return [*repository, package / "_checkpoints", home() / "checkpoints"]
 
 
 def shipped() -> dict[str, Path]:
@@ -114,6 +115,21 @@ def write(file: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
         kept = "; the file there before is kept" if file.exists() else ""
         raise ZooError(f"{file}: could not be written ({error.strerror or error}){kept}") from error
+
+
+def replace_card(file: Path, card: Card) -> None:
+    """The same weights under a changed card."""
+    from safetensors.torch import load_file
+    from safetensors.torch import save as to_bytes
+
+    write(file, to_bytes(load_file(file), metadata={"zoo": card.to_json()}))
+
+
+def write_index(folder: Path) -> None:
+    """index.json of a folder of checkpoints: file, bytes, sha256, licence of each."""
+    rows = [{"file": file.name, "bytes": file.stat().st_size, "sha256": sha256(file), "licence": read_card(file).licence}
+            for file in sorted(folder.glob("*.safetensors"))]
+    write(folder / "index.json", (json.dumps(rows, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def load_weights(model, file: Path, new: tuple[str, ...] = ()) -> list[tuple[str, str, str]]:

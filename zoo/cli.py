@@ -88,12 +88,18 @@ def train(
 
 @app.command(name="eval")
 def eval_(
-    model: str, data: Path, *, split: str | None = None, captions: str = "", skip_bad: Flag = False, json: Json = False
+    model: str, data: Path, *, split: str | None = None, captions: str = "", skip_bad: Flag = False,
+    save_score: Flag = False, json: Json = False,
 ) -> None:
-    """Score of MODEL on DATA (accuracy, or recall in both directions); SPLIT where the data has splits."""
+    """Score of MODEL on DATA (accuracy, or recall in both directions); SPLIT where the data has splits.
+
+    --save-score writes the score into the card of the checkpoint.
+    """
     from zoo import evaluate, show
 
     result = evaluate.evaluate(zoo.load(model), data, split, [c for c in captions.split(",") if c], skip_bad)
+    if save_score:
+        evaluate.save_scores(model, result)
     _out(result, json, lambda: show.lines(result))
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from zoo import checkpoint
 from zoo.data.images import open_images, open_pairs, open_pictures, splits
 from zoo.data.items import Items, unreadable
 from zoo.errors import ZooError
@@ -29,6 +30,20 @@ def evaluate(model, data: Path, split: str | None, captions: list[str], skip_bad
         raise ZooError(f"{data}: nothing to evaluate" + (f" in split {split!r}" if split else ""))
     facts = {"model": model.card.name or model.card.model, "data": str(data), "split": split, "items": len(items)}
     return {**facts, **score(model, items, **known)}
+
+
+def save_scores(source, result: dict) -> None:
+    """Adds what `evaluate` found to the card of a checkpoint; scores of the same split are replaced."""
+    file = checkpoint.locate(source)
+    card = checkpoint.read_card(file)
+    seed = card.recipe.get("seed")
+    found = {"accuracy": result["accuracy"]} if "accuracy" in result else {
+        f"R@10 {kind}": result[kind]["text_to_image"]["R@10"]
+        for kind in ("first caption", "unseen captions", "all captions") if kind in result}
+    rows = [{"metric": name, "value": value, "split": result["split"], "seed": seed, "items": result["items"]}
+            for name, value in found.items()]
+    card.scores = [row for row in card.scores if row["split"] != result["split"]] + rows
+    checkpoint.replace_card(file, card)
 
 
 @torch.inference_mode()

@@ -191,17 +191,14 @@ def test_export_with_dynamic_batch_height_and_width_equals_eager(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["native", "swin"])
-def test_compiled_equals_eager(kind):
-    model = make(ALL[kind] | {"dims": (32, 64), "depths": (2, 1)})
+def test_compiled_equals_eager():
+    model = make(NATIVE | {"dims": (32, 64), "depths": (2, 1)})
     torch.compiler.reset()
-    compiled = torch.compile(model, dynamic=False)
-    for size in [(2, 3, 41, 53), (2, 3, 12, 12)]:
-        x, results = image(*size), []
-        for m in (model, compiled):
-            model.zero_grad()
-            logits = m(x)
-            logits.square().sum().backward()
-            results.append([logits.detach(), *(p.grad for p in model.parameters())])
-        for a, b in zip(*results):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5 * float(a.abs().max()) + 1e-6)
+    x, results = image(2, 3, 41, 53), []
+    for m in (model, torch.compile(model, dynamic=False)):
+        model.zero_grad()
+        logits = m(x)
+        logits.square().sum().backward()
+        results.append([logits.detach(), *(p.grad for p in model.parameters())])
+    for a, b in zip(*results):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5 * float(a.abs().max()) + 1e-6)

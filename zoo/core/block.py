@@ -23,7 +23,8 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """Pre-norm transformer block: x = x + attn(norm1(x)); x = x + mlp(norm2(x)). Source: Xiong et al. 2020.
 
-    x (b *axes dim); `mask` (b *axes) marks real tokens (padding may hold anything). `drop_path` skips a branch of an item at training.
+    x (b *axes dim); `mask` (b *axes) marks real tokens, padding may hold anything. `drop_path` skips a branch of an
+    item at training.
     """
 
     def __init__(self, attn: Attention, dim: int, mlp_ratio: float = 4.0, drop_path: float = 0.0, eps: float = 1e-5):

@@ -3,6 +3,7 @@
 Per axis, token i belongs to cell (i + w - shift) // w; two tokens see each other when they share the cell of every
 axis. The cells are cut as Swin does: pad to whole windows, roll by the shift, cut; the first and the last partial cell then
 share one window and a mask keeps them, and the padding, apart. An axis no longer than the window is one cell, unshifted.
+The axis is that of the map: an item that fits the window alone is cut in two where it is padded beyond it and shifted.
 """
 
 from dataclasses import dataclass

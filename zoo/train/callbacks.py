@@ -1,6 +1,8 @@
 """What happens around the steps: moving average, the log, the best weights."""
 
 import csv
+import platform
+import re
 import sys
 import time
 from pathlib import Path
@@ -60,7 +62,7 @@ class Log(Callback):
             return
         if self._score > self.best:
             self.best, self.best_epoch = self._score, trainer.current_epoch
-            note(task.model.card, self._score, task, trainer.current_epoch)
+            note(task.model.card, self._score, task, trainer.current_epoch, self.seconds + time.monotonic() - self._start)
             checkpoint.save(task.model, self.folder / "best.safetensors")
 
     def on_train_epoch_end(self, trainer, task: Task) -> None:
@@ -91,8 +93,18 @@ class EarlyStop(Callback):
             trainer.should_stop = True
 
 
-def note(card, score: float, task: Task, epoch: int) -> None:
-    """The validation score, into the card; it replaces an earlier one."""
+def note(card, score: float, task: Task, epoch: int, seconds: float) -> None:
+    """The validation score, into the card, with what it took; it replaces an earlier one."""
     card.scores = [s for s in card.scores if s["split"] != "val"]
     card.scores.append({"metric": task.score_name, "value": round(score, 5), "split": "val", "seed": task.recipe.seed,
                         "epoch": epoch + 1})
+    card.notes = f"trained {seconds / 60:.1f} min, {torch.get_num_threads()} threads, {machine()}"
+
+
+def machine() -> str:
+    """The processor or GPU, as the system names it."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name(0)
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*:\s*(.*)$", info.read_text(), re.M) if info.exists() else []
+    return names[0] if names else platform.machine()
