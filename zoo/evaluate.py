@@ -62,8 +62,8 @@ def accuracy(model, items: Items, batch_size: int = 250) -> dict:
 
 
 def recall(model, items: Items, known: Items | None = None) -> dict:
-    """R@1/5/10 and median rank both ways: over all captions, over the first one (the name) alone, and text to image over those
-    that occur in no caption of `known` (the training split), be it as a part.
+    """R@1/5/10 and median rank both ways: over all captions, over the first one (the name) alone, and over the further ones
+    (tags) that occur in no caption of `known` (the training split), be it as a part.
     """
     from zoo.retrieval import metrics
 
@@ -71,8 +71,8 @@ def recall(model, items: Items, known: Items | None = None) -> dict:
     image = torch.cat([model.embed_image([items.image(i) for i in part]) for part in parts])
     kinds = {"all captions": items.captions, "first caption": [texts[:1] for texts in items.captions]}
     if known is not None:
-        unseen = novel(items.captions, known.captions)
-        kinds["unseen captions"] = unseen if any(unseen) else []
+        unseen = novel([texts[1:] for texts in items.captions], known.captions)
+        kinds["unseen captions"] = unseen
     result = {}
     for name, texts in kinds.items():
         captions = [text for row in texts for text in row]

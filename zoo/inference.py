@@ -43,7 +43,7 @@ def attach(model: nn.Module, card: Card) -> nn.Module:
         set_preprocess(model, card.preprocess)
         model.predict = MethodType(predict, model)
         model.embed = MethodType(embed, model)
-    elif card.modality in ("text", "text_image"):
+    elif card.modality == "text_image":
         from zoo import pairs
 
         pairs.attach(model, card)

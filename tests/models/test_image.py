@@ -202,3 +202,17 @@ def test_compiled_equals_eager():
         results.append([logits.detach(), *(p.grad for p in model.parameters())])
     for a, b in zip(*results):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5 * float(a.abs().max()) + 1e-6)
+
+
+def test_layer_wise_rates_fall_towards_the_input():
+    from timm.optim import param_groups_layer_decay
+
+    model = Image(num_classes=3, patch=2, window=4, dims=(16, 32), depths=(1, 2), head_dim=8, stem="conv", local=True)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = param_groups_layer_decay(model, layer_decay=0.5)
+    scale = {names[id(p)]: group["lr_scale"] for group in groups for p in group["params"]}
+    order = ["patch_embed.norm.weight", "stages.0.blocks.0.norm1.weight", "stages.1.blocks.0.norm1.weight",
+             "stages.1.blocks.1.norm1.weight", "classifier.weight"]
+    rates = [scale[name] for name in order]
+    assert len(scale) == len(names) and rates == sorted(rates) and len(set(rates)) == 5 and rates[-1] == 1
+    assert scale["stages.1.local.1.conv.weight"] == scale["stages.1.blocks.1.norm1.weight"]

@@ -1,4 +1,4 @@
-"""Serves the demo page over six painted pictures and the model of conftest.py: `demo_server.py FOLDER PORT`.
+"""Serves the demo page over six painted pictures and the model of colour_model.py: `demo_server.py FOLDER PORT`.
 
 Notes every address outside this machine that the process wants to reach in FOLDER/outside.txt.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 
 import numpy as np
-from conftest import FakeModel, paint
+from colour_model import FakeModel, paint
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"> ${1 + 1} {{#each}} `"
 PICTURES = {

@@ -290,7 +290,7 @@ def test_a_second_writer_is_told_who_writes_and_readers_go_on(tmp_path, photos, 
 
 BUILDER = """
 import os, sys; sys.path.insert(0, {here!r})
-from conftest import FakeModel
+from colour_model import FakeModel
 from zoo.retrieval import build
 class Slow(FakeModel):
     def embed_image(self, pictures):

@@ -142,3 +142,14 @@ def test_no_data_and_one_class(recipe, tmp_path):
     assert not list(tmp_path.glob("image_pico*")), "a failed start leaves no run folder"
 
 
+
+
+def test_layer_decay_reaches_the_optimiser(recipe):
+    from zoo.train import adapt, sets
+
+    task, _ = adapt.build(replace(recipe, layer_decay=0.5, optimizer="adamw"), sets.prepare(recipe, False))
+    optimizer = task.configure_optimizers()["optimizer"]
+    names = {id(parameter): name for name, parameter in task.model.named_parameters()}
+    rate = {names[id(p)]: group["initial_lr"] for group in optimizer.param_groups for p in group["params"]}
+    assert rate["classifier.weight"] == recipe.lr and rate["stages.1.blocks.1.norm1.weight"] == recipe.lr / 2
+    assert rate["patch_embed.norm.weight"] < rate["stages.0.blocks.0.norm1.weight"] < rate["stages.1.blocks.0.norm1.weight"]

@@ -93,6 +93,11 @@ class Image(nn.Module):
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         self.grad_checkpointing = enable
 
+    def group_matcher(self, coarse: bool = False) -> dict:
+        """timm's description of the depth of every parameter, for layer-wise learning rates."""
+        fine = [(r"^stages\.(\d+)\.merge", (0,)), (r"^stages\.(\d+)\.\w+\.(\d+)", None), (r"^norm", (99999,))]
+        return {"stem": r"^patch_embed", "blocks": r"^stages\.(\d+)" if coarse else fine}
+
     def no_weight_decay(self) -> set[str]:
         """Names of parameters that are position tables."""
         return {name for name, _ in self.named_parameters() if name.endswith("position.table")}

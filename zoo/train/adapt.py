@@ -1,5 +1,7 @@
 """The model of a run: from scratch or from a checkpoint, with what is new, frozen or rescaled said plainly."""
 
+from pathlib import Path
+
 import torch
 
 import zoo
@@ -14,7 +16,8 @@ def build(recipe: Recipe, data: Sets) -> tuple[Task, list[str]]:
     make = {"image_classification": _classifier, "text_image_contrastive": _contrast}[recipe.task]
     task, lines = make(recipe, data)
     card = task.model.card
-    card.name, card.recipe, card.licence, card.data = recipe.name, recipe.to_dict(), recipe.licence, recipe.about
+    card.name, card.licence, card.data = recipe.name, recipe.licence, recipe.about
+    card.recipe = {**recipe.to_dict(), "data": Path(recipe.data).name}  # where it lay on this machine is nobody's business
     task.model.set_grad_checkpointing(recipe.checkpoint_blocks)
     frozen = [name for name, _ in task.model.named_parameters() if name.startswith(tuple(recipe.freeze)) and recipe.freeze]
     for name in frozen:

@@ -34,6 +34,8 @@ class Task(pl.LightningModule):
         optimizer = create_optimizer_v2(
             self.model, opt=r.optimizer, lr=r.lr, weight_decay=r.weight_decay, layer_decay=decay, **options
         )
+        for group in optimizer.param_groups:
+            group["lr"] *= group.get("lr_scale", 1.0)  # timm leaves this to its own schedulers
         steps = schedule(optimizer, r.warmup, self.total_steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": steps, "interval": "step"}}
 
