@@ -120,7 +120,7 @@ def test_a_failed_write_keeps_the_old_file(model, file, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ZooError, match="m.safetensors: could not be written .No space left on device.; the file there before is kept"):
+    with pytest.raises(ZooError, match="could not be written .No space left on device.; the file there before is kept"):
         zoo.save(model, file)
     assert file.read_bytes() == before and os.listdir(file.parent) == [file.name]
 

@@ -74,6 +74,11 @@ def test_predict_reports_bad_files_and_goes_on(capsys, tiny, tmp_path):
     assert code == 0 and len(rows) == 2 and sum(p for _, p in rows[0]["top"]) == pytest.approx(1, abs=1e-4)
 
 
+def test_predict_needs_labels(capsys, tiny):
+    code, out, err = run(capsys, "predict", tiny / "pairs.safetensors", tiny / "photos")
+    assert code == 2 and "has no labels to predict; index pictures with it: zoo index build" in err
+
+
 def test_eval(capsys, tiny):
     code, out, _ = run(capsys, "eval", tiny / "image.safetensors", tiny / "photos", "--json")
     assert code == 0 and 0 <= json.loads(out)["accuracy"] <= 1 and json.loads(out)["items"] == 4

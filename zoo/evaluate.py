@@ -8,7 +8,7 @@ import torch
 from zoo import checkpoint
 from zoo.data.images import open_images, open_pairs, open_pictures, splits
 from zoo.data.items import Items, unreadable
-from zoo.errors import ZooError
+from zoo.errors import UsageError, ZooError
 
 WORD = r"\w+"
 
@@ -93,6 +93,9 @@ def novel(captions: list[list[str]], known: list[list[str]]) -> list[list[str]]:
 
 def predict_paths(model, paths: list[Path]) -> tuple[list[dict], list[tuple[str, str]]]:
     """(results, unreadable (item, reason)) for files and folders, in the order given."""
+    if not hasattr(model, "predict"):
+        raise UsageError(f"{model.card.name}: a {model.card.modality} model has no labels to predict; "
+                         "index pictures with it: zoo index build")
     good, bad = [], []
     for path in paths:
         items = open_pictures(path)

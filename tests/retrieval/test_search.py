@@ -189,3 +189,18 @@ def test_no_filter():
     assert parse("") is None and parse(" ") is None and parse({}) is None
     with pytest.raises(UsageError, match="a dict or a text is needed, not list"):
         parse(["a"])
+
+
+def test_match_and_scaled_cosine_decide_together(photos, tmp_path, make_model):
+    """With a learned scale: order by logit + scale * cosine, computed here by hand."""
+    import torch
+
+    model = make_model()
+    model.logit_scale = torch.tensor(np.log(50.0))
+    build(tmp_path / "i", photos, model)
+    hits = zoo.retrieval.open(tmp_path / "i", model).search("red", k=6, rerank=6)
+    logits = model.match(["red"], [hit.path for hit in hits])[0]
+    sums = [logit + 50 * hit.score for logit, hit in zip(logits, hits)]
+    assert sums == sorted(sums, reverse=True)
+    by_match = zoo.retrieval.open(tmp_path / "i", make_model()).search("red", k=6, rerank=6)
+    assert [hit.key for hit in by_match] != [hit.key for hit in hits]

@@ -64,8 +64,9 @@ def recipe(tmp_path):
             rows.append({"file": file, "captions": [f"a {name} picture", f"something {name}"]})
     (tmp_path / "pairs" / "captions.jsonl").write_text("\n".join(map(json.dumps, rows)))
     return Recipe(task="text_image_contrastive", model="text_image_pico", arguments={"image": IMAGE, "fusion_dim": 32},
-                  data=str(tmp_path / "pairs" / "captions.jsonl"), val=0.25, preprocess={"size": [32, 32]}, augment="light", epochs=6,
-                  batch_size=15, lr=5e-3, ema=0.9, precision="fp32", seed=1, match_weight=0.5, first_caption=0.3)
+                  data=str(tmp_path / "pairs" / "captions.jsonl"), val=0.25, preprocess={"size": [32, 32]},
+                  augment="light", epochs=6, batch_size=15, lr=5e-3,
+                  ema=0.9, precision="fp32", seed=1, match_weight=0.5, first_caption=0.3)
 
 
 def test_a_run_learns_and_tells_right_from_wrong(recipe, tmp_path):

@@ -127,8 +127,10 @@ def test_dry_run_finds_broken_pictures_and_trains_nothing(recipe, folder, tmp_pa
     assert run.train(replace(recipe, epochs=1), tmp_path / "runs", skip_bad=True).score >= 0
 
 
-@pytest.mark.parametrize("change", [{"balance": "sampler"}, {"balance": "weights"}, {"accumulate": 3}, {"checkpoint_blocks": True},
-                                    {"precision": "bf16"}, {"batch_size": 71}, {"patience": 1, "lr": 1e-9}])
+@pytest.mark.parametrize("change", [
+    {"balance": "sampler"}, {"balance": "weights"}, {"accumulate": 3}, {"checkpoint_blocks": True},
+    {"precision": "bf16"}, {"batch_size": 71}, {"patience": 1, "lr": 1e-9},
+])  # fmt: skip
 def test_every_switch_runs(recipe, tmp_path, change):
     result = run.train(replace(recipe, epochs=2, **change), tmp_path)
     assert 0 <= result.score <= 1

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from zoo.data.folders import (PICTURES, class_folders, layers, picture_items, pictures_below, sidecar_pairs,
-                              split_name)
+from zoo.data.folders import PICTURES, class_folders, layers, picture_items, pictures_below, sidecar_pairs, split_name
 from zoo.data.items import Items, natural, split, unreadable
 from zoo.data.tables import TABLES, PictureTable, merge_captions, tables_in, unique_keys
 from zoo.errors import ZooError

@@ -13,8 +13,7 @@ import numpy as np
 from zoo.errors import UsageError, ZooError
 from zoo.retrieval.files import locked, make_folder
 from zoo.retrieval.index import Index, embedded, loaded
-from zoo.retrieval.manifest import MANIFEST, create_manifest, identity
-from zoo.retrieval.manifest import read_manifest, reference, refuse_other, write_manifest
+from zoo.retrieval.manifest import MANIFEST, create_manifest, identity, read_manifest, reference, refuse_other, write_manifest
 from zoo.retrieval.rows import Entry, Reader, table
 from zoo.retrieval.sources import open_source
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from zoo.retrieval.files import make_folder, write_atomic
 from zoo.retrieval.index import embedded
+from zoo.retrieval.search import cosine_scale
 
 MOST = 20_000  # captions; more take minutes to embed
 
@@ -54,7 +55,8 @@ class Names:
             logits = np.asarray(close, np.float64)[:, 0]
             matches = 0.5 + 0.5 * np.tanh(logits / 2)  # the sigmoid, without overflow
             judged = [(text, score, float(m), before) for (text, score, _, before), m in zip(found, matches)]
-            found = sorted(judged, key=lambda name: -name[2]) + found[rerank:]
+            order = np.argsort(-logits - cosine_scale(self.model) * scores[best[:rerank]], kind="stable")
+            found = [judged[i] for i in order] + found[rerank:]
         return [Name(*name, rank) for rank, name in enumerate(found[:k], 1)]
 
     def _vectors(self, cache: Path, weights: str, progress: Callable[[int, int], None] | None) -> np.ndarray:

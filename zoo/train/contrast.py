@@ -7,6 +7,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 import zoo
 from zoo import pairs
+from zoo.errors import UsageError
 from zoo.retrieval import metrics
 from zoo.train import adapt
 from zoo.train.loss import contrastive, hard_negatives
@@ -84,6 +85,8 @@ def build(recipe: Recipe, data: Sets) -> tuple[Contrast, list[str]]:
     """The task, with the states of every caption computed by the frozen tower, and the lines that say what was loaded."""
     known = start_card(recipe).arguments if recipe.start else {}
     model = zoo.create_model(recipe.model, **{**known, **recipe.arguments})
+    if not model.tower:
+        raise UsageError("arguments: tower is none; text_image_contrastive trains on a frozen text tower, leave it as it is")
     pairs.set_preprocess(model, {**model.card.preprocess, "image": data.preprocess.to_dict()})
     lines = [f"model   {recipe.model}, from scratch; frozen text tower {model.tower}"]
     if recipe.start:

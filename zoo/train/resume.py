@@ -40,7 +40,8 @@ class RandomState(Callback):
 class KeepState(Callback):
     """Saves the training state to `path` after every epoch, and at the first Ctrl-C or SIGTERM after the batch; then stops.
 
-    A second signal stops at once. To be used as a context around the run: it gives the signals back. `caught` is the signal, `inside` says that it came inside an epoch.
+    A second signal stops at once. To be used as a context around the run: it gives the signals back.
+    `caught` is the signal, `inside` says that it came inside an epoch.
     """
 
     def __init__(self, path):
@@ -84,4 +85,5 @@ class KeepState(Callback):
         except (OSError, RuntimeError) as error:  # torch words a full disk as a RuntimeError
             part.unlink(missing_ok=True)
             kept = f"; kept: {self.path} from before" if self.path.exists() else ""
-            raise ZooError(f"{self.path}: the training state could not be written ({str(error).splitlines()[0]}){kept}") from error
+            why = str(error).splitlines()[0]
+            raise ZooError(f"{self.path}: the training state could not be written ({why}){kept}") from error

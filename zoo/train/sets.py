@@ -83,5 +83,6 @@ def start_card(recipe: Recipe) -> Card:
     """The card of the checkpoint a recipe starts from. UsageError where it is another model."""
     card = checkpoint.read_card(checkpoint.locate(recipe.start))
     if card.model != recipe.model:
-        raise UsageError(f"start: {recipe.start} is a {card.model}, the recipe's model is {recipe.model}; set --model {card.model}")
+        raise UsageError(f"start: {recipe.start} is a {card.model}, the recipe's model is {recipe.model}; "
+                         f"set --model {card.model}")
     return card
