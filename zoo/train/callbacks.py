@@ -60,7 +60,7 @@ class Log(Callback):
         self._score = task.score()
         if self.state.inside:  # stopped inside an epoch: it is scored and logged when it is whole
             return
-        if self._score > self.best:
+        if self._score >= self.best:  # on small validation sets scores repeat: the later weights have seen more
             self.best, self.best_epoch = self._score, trainer.current_epoch
             note(task.model.card, self._score, task, trainer.current_epoch, self.seconds + time.monotonic() - self._start)
             checkpoint.save(task.model, self.folder / "best.safetensors")
