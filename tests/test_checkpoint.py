@@ -165,3 +165,21 @@ def test_a_model_name_is_never_taken_twice():
     registry.register(spec)
     with pytest.raises(ZooError, match=r"'image_nano' is taken: .*registry.py and elsewhere.py"):
         registry.register(replace(spec, entry="x:y", file="elsewhere.py"))
+
+
+def test_a_new_head_makes_the_labels_void(model, tmp_path):
+    model.reset_classifier(7)
+    with pytest.raises(ZooError, match="has no labels"):
+        model.predict([])
+    again = zoo.load(zoo.save(model, tmp_path / "new.safetensors"))
+    assert again.num_classes == 7 and again.card.labels is None
+
+
+def test_a_single_item_is_not_taken_for_letters(model):
+    with pytest.raises(ZooError, match=r"expected a list of items, got one: 'cat.jpg'; write \['cat.jpg'\]"):
+        model.predict("cat.jpg")
+
+
+def test_a_registry_name_has_no_weights():
+    with pytest.raises(ZooError, match="image_tiny: a model of the registry, without weights"):
+        zoo.load("image_tiny")

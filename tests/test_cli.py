@@ -1,6 +1,7 @@
 """The command line as a user meets it: outputs, exit codes, and errors of one or two lines that name the way out."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -128,3 +129,18 @@ def test_index_and_search(capsys, tiny, tmp_path):
 def test_wrong_use_is_answered_in_a_line(capsys, words, code, says):
     got, out, err = run(capsys, *words)
     assert got == code and re.search(says, err) and out == ""
+
+
+def test_an_index_is_not_emptied_by_another_folder(capsys, tiny, tmp_path):
+    index = tmp_path / "p.index"
+    assert run(capsys, "index", "build", index, tiny / "photos", "--model", tiny / "pairs.safetensors")[0] == 0
+    code, _, err = run(capsys, "index", "build", index, tiny / "photos" / "a")
+    assert code == 2 and "holds the pictures of" in err and "--rebuild" in err
+    assert zoo.retrieval.open(index).info()["rows"] == 4
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_output_is_an_error(capsys, tiny):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "zoo", "list"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and "No space left on device" in done.stderr and "Traceback" not in done.stderr

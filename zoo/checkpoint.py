@@ -4,8 +4,10 @@ import hashlib
 import json
 import os
 import struct
+from contextlib import suppress
 from pathlib import Path
 
+from zoo import registry
 from zoo.card import Card
 from zoo.errors import ZooError
 
@@ -48,6 +50,8 @@ def locate(source: str | os.PathLike) -> Path:
         return known[str(source)]
     from difflib import get_close_matches
 
+    if str(source) in registry.names():
+        raise ZooError(f"{source}: a model of the registry, without weights; train it, or take one of: {', '.join(known)}")
     near = get_close_matches(str(source), known, n=3, cutoff=0.4)
     hint = f"did you mean {', '.join(near)}?" if near else f"checkpoints at hand: {', '.join(known) or 'none'}"
     raise ZooError(f"{source}: no such checkpoint, file or run folder; {hint}")
@@ -91,6 +95,8 @@ def save(model, file: str | os.PathLike) -> Path:
 
     file, card = Path(file), model.card
     card.zoo = zoo.__version__
+    if "num_classes" in card.arguments and card.arguments["num_classes"] != model.num_classes:  # after reset_classifier
+        card.arguments, card.labels = {**card.arguments, "num_classes": model.num_classes}, None
     tensors, seen = {}, set()
     for name, tensor in model.state_dict().items():
         if name.startswith(tuple(card.towers)) or tensor.data_ptr() in seen and tensor.numel():
@@ -112,7 +118,8 @@ def write(file: Path, data: bytes) -> None:
             os.fsync(stream.fileno())
         os.replace(temporary, file)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # the folder may be what cannot be written
+            temporary.unlink()
         kept = "; the file there before is kept" if file.exists() else ""
         raise ZooError(f"{file}: could not be written ({error.strerror or error}){kept}") from error
 

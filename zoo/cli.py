@@ -1,6 +1,7 @@
 """The `zoo` command. Results on stdout, progress on stderr; exit 0 done, 1 failed, 2 wrong usage or recipe, 130/143 stopped."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -131,6 +132,11 @@ def build(
 
     if model is None and (rebuild or not index.exists()):
         model = DEFAULT_MODEL
+    if not rebuild and index.exists():
+        known = retrieval.open(index).manifest["source"]
+        if known and Path(known) != Path(os.path.abspath(source.expanduser())):
+            raise UsageError(f"{index} holds the pictures of {known}, not of {source}\n"
+                             f"another index for those, or: zoo index build {index} {source} --rebuild")
     report = retrieval.build(index, source, model, progress=show.Progress("indexing"), rebuild=rebuild)
     facts = {"index": str(index), "added": report.added, "changed": report.changed, "unchanged": report.unchanged,
              "removed": report.removed, "bad": [{"item": key, "reason": why} for key, why in report.bad]}
@@ -189,11 +195,19 @@ def _out(value, as_json: bool, text) -> None:
 
 
 def _dumps(value) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=2, default=str)
+    text = json.dumps(value, ensure_ascii=False, indent=2, default=str)
+    try:
+        text.encode()
+        return text
+    except UnicodeEncodeError:  # a file name that is no UTF-8
+        return json.dumps(value, indent=2, default=str)
 
 
 def main(tokens: list[str] | None = None) -> int:
     """Runs one command; returns the exit code. Expected errors are one or two lines on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a name still gets its line
     try:
         result = app(tokens, exit_on_error=False, print_error=True, result_action="return_value")
         sys.stdout.flush()
@@ -203,11 +217,14 @@ def main(tokens: list[str] | None = None) -> int:
     except ZooError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
-    except KeyboardInterrupt:
-        return 130
     except BrokenPipeError:  # the reader of the pipe has left: `zoo list | head`
         sys.stderr.close()
         return 1
+    except OSError as error:  # not writable, disk full, output closed
+        print(f"error: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
 
 
 def entry() -> None:

@@ -58,7 +58,7 @@ def set_preprocess(model: nn.Module, settings: dict) -> None:
 
 def batches(model: nn.Module, items, batch_size: int):
     """Preprocessed batches of raw items on the model's device."""
-    items = list(items)
+    items = several(items)
     device = next(model.parameters()).device
     for start in range(0, len(items), batch_size):
         yield torch.stack([model.preprocess(item) for item in items[start : start + batch_size]]).to(device)
@@ -76,10 +76,17 @@ def evaluating(model: nn.Module):
         model.train(training)
 
 
+def several(items) -> list:
+    """The items as a list. ZooError for a single string or path, whose letters would be taken for files."""
+    if isinstance(items, (str, os.PathLike)):
+        raise ZooError(f"expected a list of items, got one: {str(items)!r}; write [{str(items)!r}]")
+    return list(items)
+
+
 def predict(self: nn.Module, items, batch_size: int = 64) -> list[dict]:
     """One dict per item: item, label, probability, top (up to 5 pairs [label, probability])."""
-    items, labels, results = list(items), self.card.labels, []
-    if labels is None:
+    items, labels, results = several(items), self.card.labels, []
+    if labels is None or len(labels) != self.num_classes:
         raise ZooError(f"{self.card.name or self.card.model} has no labels: train it first, see: zoo recipes")
     with evaluating(self):
         for x in batches(self, items, batch_size):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from zoo import towers
 from zoo.card import Card
-from zoo.inference import evaluating
+from zoo.inference import evaluating, several
 from zoo.preprocess import ImagePreprocess
 from zoo.tokens import TextPreprocess
 
@@ -58,6 +58,7 @@ def embed(self: nn.Module, items: list, batch_size: int = 64) -> Tensor:
 
 def match(self: nn.Module, texts: list[str], images: list, batch_size: int = 64) -> Tensor:
     """Match logits (len(texts), len(images)): every text with every picture; sigmoid gives the probability."""
+    texts, images = several(texts), several(images)
     scores = torch.zeros(len(texts), len(images))
     with evaluating(self):
         states = [self.text_states(*_ids(self, [text])) for text in texts]
@@ -70,7 +71,7 @@ def match(self: nn.Module, texts: list[str], images: list, batch_size: int = 64)
 
 
 def _parts(items, size: int):
-    items = list(items)
+    items = several(items)
     return (items[start : start + size] for start in range(0, len(items), size))
 
 

@@ -55,7 +55,7 @@ def build(name: str, **arguments):
     try:
         return build_class(**{**spec.arguments, **arguments})
     except TypeError as error:
-        raise ZooError(f"{name}: {str(error).replace('__init__() ', '')}; arguments: {', '.join(spec.arguments)}, ...") from error
+        raise ZooError(f"{name}: {str(error).split('__init__() ')[-1]}; see the docstring of {spec.entry}") from error
 
 
 _SMALL = {"size": [32, 32], "fit": "crop", "mean": [0.491, 0.482, 0.447], "std": [0.247, 0.243, 0.262]}

@@ -62,6 +62,10 @@ def check() -> tuple[list[dict], bool]:
 
     rows = [{"what": name, "found": _version(metadata, name), "fine": "yes"}
             for name in ("torch", "torchvision", "timm", "einops", "safetensors", "lightning", "torchmetrics", "pyarrow")]
+    import torch
+
+    device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else f"cpu, {torch.get_num_threads()} threads"
+    rows.append({"what": "device", "found": device, "fine": "yes"})
     for row in rows:
         row["fine"] = "no" if row["found"] == "missing" else "yes"
     for folder in checkpoint.folders():
@@ -69,8 +73,9 @@ def check() -> tuple[list[dict], bool]:
         if table.is_file():
             for entry in json.loads(table.read_text(encoding="utf-8")):
                 file = folder / entry["file"]
-                if file.is_file():  # research-only weights stay out of the wheel
-                    fine = "yes" if checkpoint.sha256(file) == entry["sha256"] else "no: sha256 differs"
+                if file.is_file() or folder == checkpoint.folders()[0]:  # some weights stay out of the wheel
+                    same = file.is_file() and checkpoint.sha256(file) == entry["sha256"]
+                    fine = "yes" if same else "no: sha256 differs" if file.is_file() else "no: missing"
                     rows.append({"what": entry["file"], "found": entry["licence"].split(";")[0], "fine": fine})
     return rows, all(row["fine"] == "yes" for row in rows)
 

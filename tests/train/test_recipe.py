@@ -69,3 +69,13 @@ def test_flags_go_on_top_and_are_typed(tmp_path):
     assert (got.lr, got.epochs, got.val, got.arguments, got.captions, got.data) == (
         1e-3, 7, "test", {"window": 4}, ["label", "tags"], "")
     assert recipe.read(write(tmp_path, GOOD), {"val": "0.3"}).val == 0.3
+
+
+def test_wrong_types_and_values_come_together_and_flags_are_named(tmp_path):
+    with pytest.raises(UsageError) as error:
+        recipe.read(write(tmp_path, GOOD + "augment: heavy\n"), {"epohcs": "3", "lr": "abc", "batch_size": "0", "val": "2"})
+    lines = str(error.value).splitlines()
+    assert len(lines) == 5
+    for part in ("--epohcs; did you mean --epochs", "--lr: expected a number", "command line: --batch_size: 0; must be >= 1",
+                 "command line: --val: 2.0; must be", "mine.yaml: augment: 'heavy'; must be"):
+        assert part in str(error.value)

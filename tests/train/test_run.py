@@ -155,3 +155,47 @@ def test_layer_decay_reaches_the_optimiser(recipe):
     rate = {names[id(p)]: group["initial_lr"] for group in optimizer.param_groups for p in group["params"]}
     assert rate["classifier.weight"] == recipe.lr and rate["stages.1.blocks.1.norm1.weight"] == recipe.lr / 2
     assert rate["patch_embed.norm.weight"] < rate["stages.0.blocks.0.norm1.weight"] < rate["stages.1.blocks.0.norm1.weight"]
+
+
+def test_resume_refuses_changed_data(recipe, folder, tmp_path, monkeypatch):
+    stop_after(monkeypatch, 3)
+    part = run.train(recipe, tmp_path / "runs")
+    (folder / "red" / "0.png").rename(folder / "red" / "new.png")
+    with pytest.raises(ZooError, match="the data has changed since .*\n.*--start"):
+        run.train(recipe, resume_from=part.folder)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(recipe, tmp_path):
+    with pytest.raises(ZooError, match="the loss is (nan|inf) in epoch 1; lower --lr .it is 1e.30"):
+        run.train(replace(recipe, lr=1e30, optimizer="sgd", clip=0.0), tmp_path)
+
+
+@pytest.mark.parametrize("change, says", [
+    ({"freeze": ["stages.9"]}, "no parameter begins with stages.9; there are patch_embed, stages, norm, classifier"),
+    ({"freeze": ["patch_embed", "stages", "norm", "classifier"]}, "leaves nothing to train"),
+    ({"optimizer": "adamv"}, "'adamv' is none of timm's; did you mean"),
+])  # fmt: skip
+def test_settings_that_cannot_be(recipe, tmp_path, change, says):
+    with pytest.raises(UsageError, match=says):
+        run.train(replace(recipe, **change), tmp_path)
+    assert not list(tmp_path.glob("image_pico*"))
+
+
+def test_one_class_is_refused(recipe, folder, tmp_path):
+    import shutil
+
+    for name in ("red", "blue"):
+        shutil.rmtree(folder / name)
+    with pytest.raises(ZooError, match="one class only .green."):
+        run.train(recipe, tmp_path)
+
+
+def test_a_second_signal_stops_at_once(recipe, tmp_path, monkeypatch):
+    from zoo.train.resume import KeepState
+
+    def twice(self, *_):
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(KeepState, "on_train_batch_end", twice)
+    assert run.train(recipe, tmp_path).stopped == signal.SIGTERM

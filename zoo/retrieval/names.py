@@ -35,7 +35,7 @@ class Names:
 
     def __init__(self, index, cache: Path, progress: Callable[[int, int], None] | None = None):
         self.model = index.model
-        captions = index.store.rows()["captions"].to_pylist()
+        captions = index.store.rows()["captions"].to_pylist() if len(index) else []
         texts = dict.fromkeys(own[0] for own in captions if own)
         self.texts = list(texts) if hasattr(self.model, "embed_text") and len(texts) <= MOST else []
         self.vectors = self._vectors(cache, index.manifest["sha256"], progress) if self.texts else None

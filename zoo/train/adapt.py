@@ -1,11 +1,13 @@
 """The model of a run: from scratch or from a checkpoint, with what is new, frozen or rescaled said plainly."""
 
+from difflib import get_close_matches
 from pathlib import Path
 
 import torch
 
 import zoo
 from zoo import checkpoint, inference
+from zoo.errors import UsageError, ZooError
 from zoo.train.recipe import Recipe
 from zoo.train.sets import Sets, start_card
 from zoo.train.task import Classify, Task
@@ -13,6 +15,8 @@ from zoo.train.task import Classify, Task
 
 def build(recipe: Recipe, data: Sets) -> tuple[Task, list[str]]:
     """The task of a recipe, ready to train, and the lines that say what was loaded."""
+    from timm.optim import list_optimizers
+
     make = {"image_classification": _classifier, "text_image_contrastive": _contrast}[recipe.task]
     task, lines = make(recipe, data)
     card = task.model.card
@@ -22,6 +26,14 @@ def build(recipe: Recipe, data: Sets) -> tuple[Task, list[str]]:
     frozen = [name for name, _ in task.model.named_parameters() if name.startswith(tuple(recipe.freeze)) and recipe.freeze]
     for name in frozen:
         task.model.get_parameter(name).requires_grad_(False)
+    if recipe.freeze and not frozen:
+        known = ", ".join(dict.fromkeys(name.split(".")[0] for name, _ in task.model.named_parameters()))
+        raise UsageError(f"freeze: no parameter begins with {', '.join(recipe.freeze)}; there are {known}")
+    if not any(p.requires_grad for p in task.model.parameters()):
+        raise UsageError(f"freeze: {', '.join(recipe.freeze)} leaves nothing to train")
+    if recipe.optimizer not in list_optimizers():
+        near = get_close_matches(recipe.optimizer, list_optimizers(), n=3)
+        raise UsageError(f"optimizer: {recipe.optimizer!r} is none of timm's; did you mean {', '.join(near) or 'adamw'}?")
     learn = sum(p.numel() for p in task.model.parameters() if p.requires_grad)
     lines.append(f"learns  {learn / 1e6:.2f} M parameters" + (f", {len(frozen)} tensors frozen" if frozen else ""))
     return task, lines
@@ -29,6 +41,8 @@ def build(recipe: Recipe, data: Sets) -> tuple[Task, list[str]]:
 
 def _classifier(recipe: Recipe, data: Sets) -> tuple[Task, list[str]]:
     labels = data.train.classes
+    if len(labels) < 2:
+        raise ZooError(f"{recipe.data}: one class only ({labels[0]}); a classifier needs two or more sub-folders or labels")
     known = start_card(recipe).arguments if recipe.start else {}
     model = zoo.create_model(recipe.model, **{**known, **recipe.arguments, "num_classes": len(labels)})
     model.card.labels = list(labels)

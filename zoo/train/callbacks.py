@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, WeightAveraging
 
 from zoo import checkpoint
+from zoo.errors import ZooError
 from zoo.train.resume import KeepState
 from zoo.train.task import Task
 
@@ -53,7 +54,10 @@ class Log(Callback):
         self.on_train_start()
 
     def on_train_batch_end(self, trainer, task, outputs, batch, *_) -> None:
-        self._losses.append(outputs["loss"].detach())
+        loss = outputs["loss"].detach()
+        if not loss.isfinite():
+            raise ZooError(f"the loss is {loss.item()} in epoch {trainer.current_epoch + 1}; lower --lr (it is {task.recipe.lr:g})")
+        self._losses.append(loss)
         self._items += len(batch[0])
 
     def on_validation_epoch_end(self, trainer, task: Task) -> None:
@@ -75,7 +79,7 @@ class Log(Callback):
         file = self.folder / "log.csv"
         fresh = not file.exists()
         with open(file, "a", newline="") as stream:
-            writer = csv.writer(stream)
+            writer = csv.writer(stream, lineterminator="\n")
             writer.writerows([self.fields, row] if fresh else [row])
         star = "  best" if self.best_epoch == trainer.current_epoch else ""
         print(f"epoch {row[0]}/{trainer.max_epochs}  loss {row[1]}  val {task.score_name} {row[2]}{star}"

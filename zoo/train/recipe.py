@@ -76,10 +76,15 @@ def read(source: str | Path, overrides: dict | None = None) -> Recipe:
         raise UsageError(f"{file}: a recipe is a mapping of keys to values, got {type(values).__name__}")
     problems: list[str] = []
     clean = _typed(values, str(file), problems)
-    clean.update(_typed(_from_flags(overrides or {}, problems), "command line", problems, prefix="--"))
-    if not problems:
-        return check(Recipe(**clean), str(file))
-    raise UsageError("\n".join(problems))
+    given = _from_flags(overrides or {}, problems)
+    clean.update(_typed(given, "command line", problems, prefix="--"))
+    recipe = Recipe(**clean)
+    for name, problem in out_of_range(recipe).items():
+        if name in clean or name in ("task", "model"):
+            problems.append(f"{'command line: --' if name in given else f'{file}: '}{name}: {problem}")
+    if problems:
+        raise UsageError("\n".join(problems))
+    return recipe
 
 
 def _from_flags(flags: dict, problems: list[str]) -> dict:
@@ -96,8 +101,8 @@ def _from_flags(flags: dict, problems: list[str]) -> dict:
     return values
 
 
-def check(recipe: Recipe, source: str) -> Recipe:
-    """The recipe itself where all values are in range; else UsageError with all that are not."""
+def out_of_range(recipe: Recipe) -> dict[str, str]:
+    """{key: what is wrong with its value}, for every key."""
     from zoo import registry
 
     rules = {
@@ -115,14 +120,12 @@ def check(recipe: Recipe, source: str) -> Recipe:
     }
     rules |= {name: (getattr(recipe, name) >= 1, ">= 1") for name in ("epochs", "batch_size", "accumulate")}
     rules |= {name: (getattr(recipe, name) >= 0, ">= 0") for name in ("patience", "workers", "clip", "weight_decay", "seed")}
-    problems = [f"{source}: {name}: {getattr(recipe, name)!r}; must be {want}" for name, (ok, want) in rules.items() if not ok]
+    problems = {name: f"{getattr(recipe, name)!r}; must be {want}" for name, (ok, want) in rules.items() if not ok}
     try:
         registry.find(recipe.model)
     except ValueError as error:
-        problems.append(f"{source}: model: {error}")
-    if problems:
-        raise UsageError("\n".join(problems))
-    return recipe
+        problems["model"] = str(error)
+    return problems
 
 
 def folder() -> Path:

@@ -44,7 +44,8 @@ class KeepState(Callback):
     `caught` is the signal, `inside` says that it came inside an epoch.
     """
 
-    def __init__(self, path):
+    def __init__(self, path, data: str = ""):
+        self.data = data
         self.path, self.caught, self.inside, self._before = path, None, False, {}
 
     def __enter__(self) -> "KeepState":
@@ -54,6 +55,9 @@ class KeepState(Callback):
     def __exit__(self, *_) -> None:
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
+
+    def state_dict(self) -> dict:
+        return {"data": self.data}
 
     def on_train_start(self, *_) -> None:  # here, because Lightning puts its own in place before
         for signum in self._before:

@@ -57,12 +57,12 @@ def train(recipe: Recipe, runs: Path = Path("runs"), skip_bad: bool = False, res
     _say(data.summary())
     task, lines = adapt.build(recipe, data)
     _say(*lines)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)  # not before: a failed start leaves nothing behind
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True))
-    state = resume.KeepState(folder / "last.ckpt")
+    state = resume.KeepState(folder / "last.ckpt", data.fingerprint())
     log = callbacks.Log(folder, state)
     trainer = _trainer(recipe, precision, log, state)
-    last = newest(folder) if resume_from else None
+    last = newest(folder, state.data) if resume_from else None
     train_loader, val_loader = data.loaders(recipe)
     task.total_steps = recipe.epochs * -(-len(train_loader) // recipe.accumulate)
     pl.seed_everything(recipe.seed, verbose=False)
@@ -70,7 +70,7 @@ def train(recipe: Recipe, runs: Path = Path("runs"), skip_bad: bool = False, res
         warnings.filterwarnings("ignore", module="lightning|torch.utils.data")  # worker counts and folders; we choose
         try:
             trainer.fit(task, train_loader, val_loader, ckpt_path=last, weights_only=True)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):  # a second signal; Lightning turns it into exit code 1
             state.caught = state.caught or signal.SIGINT
     if state.caught:
         kept = folder / "last.ckpt"
@@ -111,15 +111,22 @@ def load_recipe(folder: Path) -> Recipe:
     return recipes.read(file)
 
 
-def newest(folder: Path) -> Path:
-    """The newest complete training state of a run; a torn one is skipped and named."""
+def newest(folder: Path, data: str = "") -> Path:
+    """The newest complete training state of a run; a torn one is skipped and named.
+
+    ZooError where there is none, or where it was trained on other data than `data`, the fingerprint of today's.
+    """
     files = sorted(folder.glob("*.ckpt"), key=os.path.getmtime, reverse=True)
     for file in files:
         try:
-            torch.load(file, map_location="cpu", weights_only=True)
-            return file
+            state = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # a torn zip raises whatever it trips over
             _say(f"skipped {file}: not complete ({type(error).__name__})")
+            continue
+        if data and state["callbacks"]["KeepState"]["data"] != data:
+            raise ZooError(f"{folder}: the data has changed since (pictures, labels or captions), so it cannot go on exactly\n"
+                           f"start anew from its weights: zoo train {folder / 'recipe.yaml'} --start {folder}")
+        return file
     raise ZooError(f"{folder}: no complete training state (*.ckpt) in it; start anew: zoo train {folder / 'recipe.yaml'}")
 
 

@@ -1,5 +1,6 @@
 """From a recipe to the training and the validation set, and what is said about them."""
 
+import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -36,6 +37,11 @@ class Sets:
             text += " ..." if len(self.bad) > 5 else ""
         return text
 
+    def fingerprint(self) -> str:
+        """Of what is trained and validated on: keys, labels and captions, in order."""
+        parts = [[part.keys, part.labels, part.classes, part.captions] for part in (self.train, self.val)]
+        return hashlib.sha256(repr(parts).encode(errors="surrogateescape")).hexdigest()
+
     def loaders(self, recipe: Recipe) -> tuple[ResumableLoader, ResumableLoader]:
         weights = balanced_weights(self.train) if recipe.balance == "sampler" else None
         common = (self.preprocess, recipe.augment, recipe.seed)
@@ -58,7 +64,11 @@ def prepare(recipe: Recipe, skip_bad: bool, check: bool = False) -> Sets:
     def read(name: str | None) -> Items:
         if recipe.task == "image_classification":
             return open_images(recipe.data, split=name)
-        return open_pairs(recipe.data, split=name, captions=tuple(recipe.captions) or None)
+        try:
+            return open_pairs(recipe.data, split=name, captions=tuple(recipe.captions) or None)
+        except ZooError as error:
+            raise ZooError(f"{error}\nthe recipe asks for captions {recipe.captions} and val {recipe.val!r}; of your own data: "
+                           "--captions COLUMN,... --val 0.1") from error
 
     train = read("train" if splits(recipe.data) else None)
     if isinstance(recipe.val, str):
