@@ -183,3 +183,13 @@ def test_a_single_item_is_not_taken_for_letters(model):
 def test_a_registry_name_has_no_weights():
     with pytest.raises(ZooError, match="image_tiny: a model of the registry, without weights"):
         zoo.load("image_tiny")
+
+
+def test_altered_weights_are_not_used(file):
+    checkpoint.write_index(file.parent)
+    zoo.load(file)
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(ZooError, match="m.safetensors: sha256 .*\n.*bring the file again"):
+        zoo.load(file)

@@ -132,6 +132,15 @@ def replace_card(file: Path, card: Card) -> None:
     write(file, to_bytes(load_file(file), metadata={"zoo": card.to_json()}))
 
 
+def verify(file: Path, digest: str) -> None:
+    """ZooError where the index.json beside `file` lists it with another sha256 than `digest`."""
+    table = file.with_name("index.json")
+    if table.is_file():
+        for row in json.loads(table.read_text(encoding="utf-8")):
+            if row["file"] == file.name and row["sha256"] != digest:
+                raise ZooError(f"{file}: sha256 {digest}\nindex.json beside it says {row['sha256']}: bring the file again")
+
+
 def write_index(folder: Path) -> None:
     """index.json of a folder of checkpoints: file, bytes, sha256, licence of each."""
     rows = [{"file": file.name, "bytes": file.stat().st_size, "sha256": sha256(file), "licence": read_card(file).licence}

@@ -44,6 +44,8 @@ def save_scores(source, result: dict) -> None:
             for name, value in found.items()]
     card.scores = [row for row in card.scores if row["split"] != result["split"]] + rows
     checkpoint.replace_card(file, card)
+    if file.with_name("index.json").is_file():
+        checkpoint.write_index(file.parent)
 
 
 @torch.inference_mode()

@@ -32,6 +32,7 @@ def load(source: str | os.PathLike) -> nn.Module:
         raise ZooError(f"{file}: the card does not give a model: {error}") from error
     checkpoint.load_weights(model, file)
     card.sha256 = checkpoint.sha256(file)
+    checkpoint.verify(file, card.sha256)
     return model.eval()
 
 

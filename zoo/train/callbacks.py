@@ -56,7 +56,8 @@ class Log(Callback):
     def on_train_batch_end(self, trainer, task, outputs, batch, *_) -> None:
         loss = outputs["loss"].detach()
         if not loss.isfinite():
-            raise ZooError(f"the loss is {loss.item()} in epoch {trainer.current_epoch + 1}; lower --lr (it is {task.recipe.lr:g})")
+            epoch = trainer.current_epoch + 1
+            raise ZooError(f"the loss is {loss.item()} in epoch {epoch}; lower --lr (it is {task.recipe.lr:g})")
         self._losses.append(loss)
         self._items += len(batch[0])
 
