@@ -79,3 +79,9 @@ def test_wrong_types_and_values_come_together_and_flags_are_named(tmp_path):
     for part in ("--epohcs; did you mean --epochs", "--lr: expected a number", "command line: --batch_size: 0; must be >= 1",
                  "command line: --val: 2.0; must be", "mine.yaml: augment: 'heavy'; must be"):
         assert part in str(error.value)
+
+
+@pytest.mark.parametrize("given, says", [("{sizze: 48}", "unknown key 'sizze'; allowed: size"), ("{size: 0}", "size is ")])
+def test_preprocessing_is_checked_with_the_recipe(tmp_path, given, says):
+    with pytest.raises(UsageError, match=f"command line: --preprocess: .*{says}"):
+        recipe.read(write(tmp_path, GOOD), {"preprocess": given})

@@ -104,6 +104,7 @@ def _from_flags(flags: dict, problems: list[str]) -> dict:
 def out_of_range(recipe: Recipe) -> dict[str, str]:
     """{key: what is wrong with its value}, for every key."""
     from zoo import registry
+    from zoo.preprocess import ImagePreprocess
 
     rules = {
         "task": (recipe.task in TASKS, f"one of {', '.join(TASKS)}"),
@@ -122,9 +123,13 @@ def out_of_range(recipe: Recipe) -> dict[str, str]:
     rules |= {name: (getattr(recipe, name) >= 0, ">= 0") for name in ("patience", "workers", "clip", "weight_decay", "seed")}
     problems = {name: f"{getattr(recipe, name)!r}; must be {want}" for name, (ok, want) in rules.items() if not ok}
     try:
-        registry.find(recipe.model)
+        settings = registry.find(recipe.model).preprocess
     except ValueError as error:
-        problems["model"] = str(error)
+        return {**problems, "model": str(error)}
+    try:
+        ImagePreprocess.from_dict({**settings.get("image", settings), **recipe.preprocess})
+    except ValueError as error:
+        problems["preprocess"] = str(error)
     return problems
 
 
