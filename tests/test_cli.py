@@ -144,3 +144,22 @@ def test_a_full_output_is_an_error(capsys, tiny):
     with open("/dev/full", "w") as full:
         done = subprocess.run([sys.executable, "-m", "zoo", "list"], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1 and "No space left on device" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_stopped_index_build_says_how_to_go_on(capsys, tiny, tmp_path, monkeypatch):
+    from zoo.retrieval import ingest
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ingest._Sync, "_store", stop)
+    code, _, err = run(capsys, "index", "build", tmp_path / "p.index", tiny / "photos", "--model", tiny / "pairs.safetensors")
+    assert code == 130 and "what is done is kept: go on with zoo index build" in err
+
+
+def test_a_long_query_is_noted_in_one_line(tiny, tmp_path):
+    build = ["index", "build", str(tmp_path / "p.index"), str(tiny / "photos"), "--model", str(tiny / "pairs.safetensors")]
+    assert main(build) == 0
+    words = [sys.executable, "-m", "zoo", "search", str(tmp_path / "p.index"), "cat " * 100]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0 and re.fullmatch(r"note: a text was cut to 64 tokens: \d+ tokens lost\n", done.stderr)

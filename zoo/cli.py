@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -137,7 +138,11 @@ def build(
         if known and Path(known) != Path(os.path.abspath(source.expanduser())):
             raise UsageError(f"{index} holds the pictures of {known}, not of {source}\n"
                              f"another index for those, or: zoo index build {index} {source} --rebuild")
-    report = retrieval.build(index, source, model, progress=show.Progress("indexing"), rebuild=rebuild)
+    try:
+        report = retrieval.build(index, source, model, progress=show.Progress("indexing"), rebuild=rebuild)
+    except KeyboardInterrupt:
+        print(f"\nstopped; what is done is kept: go on with zoo index build {index} {source}", file=sys.stderr)
+        return 130
     facts = {"index": str(index), "added": report.added, "changed": report.changed, "unchanged": report.unchanged,
              "removed": report.removed, "bad": [{"item": key, "reason": why} for key, why in report.bad]}
     _out(facts, json, lambda: show.lines({**facts, "bad": len(report.bad)}))
@@ -228,4 +233,6 @@ def main(tokens: list[str] | None = None) -> int:
 
 
 def entry() -> None:
+    """The installed command: expected warnings are one line, not Python's two."""
+    warnings.formatwarning = lambda message, *_rest, **_more: f"note: {message}\n"
     sys.exit(main())
