@@ -1,21 +1,30 @@
 """What every registered model must do, whatever its modality."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 import zoo
 from zoo import registry
 from zoo.errors import ZooError
+from zoo.models.graph_batch import Collate
 
 NAMES = registry.names()
-IMAGES = [name for name in NAMES if registry.find(name).modality == "image"]
+CLASSIFIERS = [name for name in NAMES if registry.find(name).modality in ("image", "audio", "graph")]
 
 
 def inputs(name: str, batch: int):
     """Tensors for `forward` of a model, other ones for each item."""
     generator = torch.Generator().manual_seed(batch)
+    modality = registry.find(name).modality
+    if modality == "graph":
+        return (Collate()([ring(batch, 5 + 4 * i) for i in range(batch)]),)
+    if modality == "audio":
+        wave = torch.randn(batch, 9600, generator=generator) * 0.3
+        return wave, 9600 - 2500 * torch.arange(batch)
     x = torch.randn(batch, 3, 40, 33, generator=generator)
-    if registry.find(name).modality == "image":
+    if modality == "image":
         return (x,)
     ids = torch.randint(1000, 20000, (batch, 7), generator=generator)
     mask = torch.ones(batch, 7, dtype=torch.bool)
@@ -23,10 +32,27 @@ def inputs(name: str, batch: int):
     return ids, mask, x
 
 
+def ring(seed: int, n: int) -> SimpleNamespace:
+    """An encoded graph of n nodes in a ring with a tail, for the columns that a registered model starts with."""
+    generator = torch.Generator().manual_seed(100 * seed + n)
+    step = torch.stack([torch.arange(n), (torch.arange(n) + 1) % (n - 1)])
+    edges = torch.cat([step, step.flip(0)], 1)
+    atoms, bonds = (torch.randint(1, 4, (size, 1), generator=generator) for size in (n, n))
+    return SimpleNamespace(x_cat=atoms, x_float=torch.zeros(n, 0), edge_index=edges, edge_cat=bonds.repeat(2, 1),
+                           edge_float=torch.zeros(2 * n, 0))
+
+
+def part(name: str, tensors: tuple, i: int) -> tuple:
+    """Item i of 3 alone."""
+    if registry.find(name).modality == "graph":
+        return (Collate()([ring(3, 5 + 4 * i)]),)
+    return tuple(t[i : i + 1] for t in tensors)
+
+
 @pytest.fixture(scope="module", params=NAMES)
 def model(request):
     torch.manual_seed(0)
-    model = zoo.create_model(request.param, **({"num_classes": 5} if request.param in IMAGES else {}))
+    model = zoo.create_model(request.param, **({"num_classes": 5} if request.param in CLASSIFIERS else {}))
     for parameter in model.parameters():
         if parameter.ndim == 1 and parameter.requires_grad:
             torch.nn.init.normal_(parameter, 0.5, 0.2)  # biases away from 0 show what is left out
@@ -55,9 +81,10 @@ def test_alone_is_as_in_a_batch(model):
     tensors = inputs(model.card.model, 3)
     together = outputs(model, *tensors)
     for i in range(3):
-        alone = outputs(model, *(t[i : i + 1] for t in tensors))
+        alone = outputs(model, *part(model.card.model, tensors, i))
         for one, all_ in zip(alone, together):
-            there = all_[i : i + 1] if all_.ndim == 1 or model.card.modality == "image" else all_[i : i + 1, i : i + 1]
+            pairs = all_.ndim == 2 and model.card.model not in CLASSIFIERS
+            there = all_[i : i + 1, i : i + 1] if pairs else all_[i : i + 1]
             assert (one - there).abs().max() <= 1e-5 * max(1, there.abs().max())
 
 
@@ -65,7 +92,10 @@ def test_alone_is_as_in_a_batch(model):
 def test_forward_changes_nothing(model):
     tensors = inputs(model.card.model, 2)
     first, before = outputs(model, *tensors), {k: v.clone() for k, v in model.state_dict().items()}
-    outputs(model, *(t[:1] if t.ndim == 2 else t[:1, :, :5, :9] for t in tensors))
+    if model.card.modality == "graph":
+        outputs(model, Collate()([ring(7, 3)]))
+    else:
+        outputs(model, *(t[:1, :, :5, :9] if t.ndim == 4 else t[:1] for t in tensors))
     assert all(torch.equal(a, b) for a, b in zip(first, outputs(model, *tensors)))
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
@@ -96,7 +126,7 @@ def test_checkpointing_gives_the_same_gradients(model):
 
 def test_parameters_are_as_listed(model):
     spec = registry.find(model.card.model)
-    head = sum(p.numel() for p in model.classifier.parameters()) if model.card.modality == "image" else 0
+    head = sum(p.numel() for p in model.classifier.parameters()) if model.card.model in CLASSIFIERS else 0
     assert (model.card.parameters - head) / 1e6 == pytest.approx(spec.parameters, rel=0.06)
 
 
@@ -106,16 +136,23 @@ def test_position_tables_are_not_decayed(model):
     assert any(name.endswith("position.table") for name in model.no_weight_decay())
 
 
-@pytest.mark.parametrize("name", IMAGES)
+@torch.no_grad()
+@pytest.mark.parametrize("name", CLASSIFIERS)
 def test_head_reset(name):
-    model = zoo.create_model(name, num_classes=3).eval()
-    x = torch.randn(1, 3, 32, 32)
-    features = model.forward_features(x)
-    assert model.forward_head(features).shape == (1, 3)
+    model, tensors = zoo.create_model(name, num_classes=3).eval(), inputs(name, 2)
+
+    def features():
+        found = model.forward_features(*tensors)  # audio gives the mask too
+        if model.card.modality == "graph":
+            return found, *tensors
+        return found if isinstance(found, tuple) else (found,)
+
+    before = features()
+    assert model.forward_head(*before).shape == (2, 3)
     model.reset_classifier(7)
-    assert model(x).shape == (1, 7) and torch.equal(model.forward_features(x), features)
+    assert model(*tensors).shape == (2, 7) and torch.equal(features()[0], before[0])
     model.reset_classifier(0)
-    assert model(x).shape == (1, model.num_features)
+    assert model(*tensors).shape == (2, model.num_features)
 
 
 def test_wildcards_and_unknown_names():

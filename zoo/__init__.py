@@ -43,8 +43,6 @@ def save(model, file):
 def __getattr__(name: str):
     import importlib
 
-    if name in ("retrieval", "core", "data", "models", "train"):
+    if name in ("retrieval", "core", "data", "models", "train", "explain"):
         return importlib.import_module(f"zoo.{name}")
-    if name == "explain":
-        return importlib.import_module("zoo.explain").explain
     raise AttributeError(f"module 'zoo' has no attribute {name!r}")

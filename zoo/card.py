@@ -19,6 +19,7 @@ class Card:
     preprocess: dict = field(default_factory=dict)
     labels: list[str] | None = None  # in the order of the logits
     targets: list[dict] | None = None  # regression: [{"name", "unit", "mean", "std"}]
+    head: str = "label"  # what the logits answer: "label", "tags" (several at once), "values", "links"
     scores: list[dict] = field(default_factory=list)  # [{"metric", "value", "split", "seed", ...}]
     recipe: dict = field(default_factory=dict)
     data: str = ""

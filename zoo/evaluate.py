@@ -1,35 +1,70 @@
-"""`zoo eval` and `zoo predict`: a loaded model on labelled data, pairs, or files."""
+"""`zoo eval`: a loaded model on labelled data or pairs, in the metric of its task."""
 
 import re
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import torch
 
-from zoo import checkpoint
-from zoo.data.images import open_images, open_pairs, open_pictures, splits
+from zoo import answers, checkpoint
+from zoo.data.images import open_pairs, splits
 from zoo.data.items import Items, unreadable
-from zoo.errors import UsageError, ZooError
+from zoo.errors import ZooError
+from zoo.train import sets
+from zoo.train.recipe import TASKS, Recipe
 
 WORD = r"\w+"
 
 
-def evaluate(model, data: Path, split: str | None, captions: list[str], skip_bad: bool) -> dict:
-    """{"model", "data", "split", "items", metrics ...}: accuracy for images, recall for text-image models."""
-    score, known = {"image": accuracy, "text_image": recall}[model.card.modality], {}
-    if model.card.modality == "image":
-        items = open_images(data, split=split).relabel(model.card.labels)
+@dataclass
+class Options:
+    """What to evaluate on. None and empty: as the recipe in the card says. window: see answers.collect."""
+
+    split: str | None = None
+    split_column: str | None = None
+    captions: list[str] = field(default_factory=list)
+    window: float | None = None
+    skip_bad: bool = False
+
+
+def evaluate(model, data: Path, options: Options = Options()) -> dict:
+    """{"model", "data", "split", "items", metrics ...}: accuracy, mean average precision, errors in units, or recall."""
+    recipe, split = recipe_of(model.card, data, options), options.split
+    if recipe.task == "text_image_contrastive":
+        items = open_pairs(data, split=split, captions=tuple(recipe.captions) or None)
     else:
-        columns = tuple(captions or model.card.recipe.get("captions", [])) or None
-        items = open_pairs(data, split=split, captions=columns)
-        if split not in (None, "train") and "train" in splits(data):
-            known["known"] = open_pairs(data, split="train", captions=columns)
-    if skip_bad:
+        items = sets.kind(recipe.task).open(recipe, split)
+    if options.skip_bad:
         bad = {key for key, _ in unreadable(items)}
         items = items.subset([i for i, key in enumerate(items.keys) if key not in bad])
     if not len(items):
         raise ZooError(f"{data}: nothing to evaluate" + (f" in split {split!r}" if split else ""))
     facts = {"model": model.card.name or model.card.model, "data": str(data), "split": split, "items": len(items)}
-    return {**facts, **score(model, items, **known)}
+    return {**facts, **_score(model, items, recipe, options)}
+
+
+def _score(model, items, recipe: Recipe, options: Options) -> dict:
+    if recipe.task == "text_image_contrastive":
+        known = None
+        if options.split not in (None, "train") and "train" in splits(recipe.data):
+            known = open_pairs(recipe.data, split="train", captions=tuple(recipe.captions) or None)
+        return recall(model, items, known)
+    if TASKS[recipe.task] == "graph":
+        from zoo.train import graphs, nodes
+
+        if model.level == "graph":
+            return graphs.scores(model, items)
+        return nodes.scores(model, items.encode(model.preprocess)[0], options.split, recipe.seed)
+    return labelled(model, items, options.window)
+
+
+def recipe_of(card, data: Path, options: Options) -> Recipe:
+    """The recipe a model was trained by (of one without: the first task of its modality), on other data."""
+    known = {f.name for f in fields(Recipe)}
+    task = next(task for task, modality in TASKS.items() if modality == card.modality)
+    stored = {key: value for key, value in card.recipe.items() if key in known}
+    given = {"split_column": options.split_column, "captions": options.captions}
+    return Recipe(**{"task": task, "model": card.model, **stored, **{k: v for k, v in given.items() if v}, "data": str(data)})
 
 
 def save_scores(source, result: dict) -> None:
@@ -37,10 +72,11 @@ def save_scores(source, result: dict) -> None:
     file = checkpoint.locate(source)
     card = checkpoint.read_card(file)
     seed = card.recipe.get("seed")
-    found = {"accuracy": result["accuracy"]} if "accuracy" in result else {
+    found = {name: result[name] for name in ("accuracy", "mAP", "RMSE", "MAE", "AUC", "MRR") if name in result} or {
         f"R@10 {kind}": result[kind]["text_to_image"]["R@10"]
         for kind in ("first caption", "unseen captions", "all captions") if kind in result}
-    rows = [{"metric": name, "value": value, "split": result["split"], "seed": seed, "items": result["items"]}
+    unit = {"unit": result["unit"]} if result.get("unit") else {}
+    rows = [{"metric": name, "value": value, **unit, "split": result["split"], "seed": seed, "items": result["items"]}
             for name, value in found.items()]
     card.scores = [row for row in card.scores if row["split"] != result["split"]] + rows
     checkpoint.replace_card(file, card)
@@ -48,19 +84,35 @@ def save_scores(source, result: dict) -> None:
         checkpoint.write_index(file.parent)
 
 
-@torch.inference_mode()
-def accuracy(model, items: Items, batch_size: int = 250) -> dict:
-    right, per_class = 0, {}
-    for start in range(0, len(items), batch_size):
-        part = range(start, min(start + batch_size, len(items)))
-        x = torch.stack([model.preprocess(items.image(i)) for i in part]).to(next(model.parameters()).device)
-        for i, guess in zip(part, model(x).argmax(-1).tolist()):
-            label = items.labels[i]
-            hit = guess == label
-            right += hit
-            count = per_class.setdefault(items.classes[label], [0, 0])
-            count[0], count[1] = count[0] + hit, count[1] + 1
-    return {"accuracy": right / len(items), "per_class": {name: hit / n for name, (hit, n) in sorted(per_class.items())}}
+def labelled(model, items: Items, window: float | None = None) -> dict:
+    """accuracy and per_class, or of tags mAP and per_class (average precision)."""
+    items = items.relabel(model.card.labels)
+
+    def prepare(i: int):
+        try:
+            return model.preprocess(items.image(i) if items.kind == "image" else items.sources[i])
+        except ZooError as error:
+            raise error if items.keys[i] in str(error) else ZooError(f"{items.keys[i]}: {error}") from error
+
+    found = answers.collect(model, items.sources if window else range(len(items)), 64, prepare, window)
+    if model.card.head == "tags":
+        return _precision(found, items)
+    count: dict[str, tuple[int, int]] = {}
+    for guess, label in zip(found.argmax(-1).tolist(), items.labels):
+        hits, n = count.get(items.classes[label], (0, 0))
+        count[items.classes[label]] = hits + (guess == label), n + 1
+    right = sum(hits for hits, _ in count.values())
+    return {"accuracy": right / len(items), "per_class": {name: hits / n for name, (hits, n) in sorted(count.items())}}
+
+
+def _precision(found: torch.Tensor, items: Items) -> dict:
+    from torchmetrics.functional.classification import multilabel_average_precision
+
+    truth = torch.zeros(found.shape, dtype=torch.long)
+    for row, tags in enumerate(items.tags):
+        truth[row, tags] = 1
+    each = multilabel_average_precision(found, truth, num_labels=found.shape[1], average=None)
+    return {"mAP": float(each[truth.any(0)].mean()), "per_class": dict(zip(items.classes, each.tolist()))}
 
 
 def recall(model, items: Items, known: Items | None = None) -> dict:
@@ -91,18 +143,3 @@ def novel(captions: list[list[str]], known: list[list[str]]) -> list[list[str]]:
 
     corpus = "\n".join(words(text) for row in known for text in row)
     return [[text for text in row if words(text) not in corpus] for row in captions]
-
-
-def predict_paths(model, paths: list[Path]) -> tuple[list[dict], list[tuple[str, str]]]:
-    """(results, unreadable (item, reason)) for files and folders, in the order given."""
-    if not hasattr(model, "predict"):
-        raise UsageError(f"{model.card.name}: a {model.card.modality} model has no labels to predict; "
-                         "index pictures with it: zoo index build")
-    good, bad = [], []
-    for path in paths:
-        items = open_pictures(path)
-        broken = dict(unreadable(items))
-        bad += [(str(path / key) if path.is_dir() else str(path), why) for key, why in broken.items()]
-        fine = [source for key, source in zip(items.keys, items.sources) if key not in broken]
-        good += model.predict(fine)
-    return good, bad

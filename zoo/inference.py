@@ -6,6 +6,7 @@ from types import MethodType
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from zoo import checkpoint, registry
 from zoo.card import Card
@@ -19,6 +20,8 @@ def create(name: str, arguments: dict) -> nn.Module:
     given = {key: list(value) if isinstance(value, tuple) else value for key, value in arguments.items()}
     model = registry.build(name, **arguments)
     card = Card(model=name, modality=spec.modality, arguments={**spec.arguments, **given}, preprocess=dict(spec.preprocess))
+    if spec.modality == "audio":
+        card.preprocess["rate"] = model.frontend.rate  # of the arguments: there is one truth
     return attach(model, card)
 
 
@@ -40,29 +43,79 @@ def attach(model: nn.Module, card: Card) -> nn.Module:
     """Gives the model its card, preprocessing and the methods that take raw items."""
     model.card = card
     card.parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    if card.modality == "image":
-        set_preprocess(model, card.preprocess)
-        model.predict = MethodType(predict, model)
-        model.embed = MethodType(embed, model)
-    elif card.modality == "text_image":
+    if card.modality == "text_image":
         from zoo import pairs
 
         pairs.attach(model, card)
+        return model
+    from zoo import answers
+
+    set_preprocess(model, card.preprocess)
+    model.predict = MethodType(answers.predict, model)
+    model.embed = MethodType(embed, model)
+    if card.modality == "audio":
+        model.predict_frames = MethodType(answers.predict_frames, model)
     return model
 
 
+def preprocessing(modality: str):
+    """What builds the preprocessing of a modality from the plain values in a card."""
+    if modality == "audio":
+        from zoo.sound import SoundPreprocess
+
+        return SoundPreprocess.from_dict
+    if modality == "graph":
+        from zoo.schema import GraphPreprocess
+
+        return GraphPreprocess.from_dict
+    return ImagePreprocess.from_dict
+
+
 def set_preprocess(model: nn.Module, settings: dict) -> None:
-    """Replaces the preprocessing, in the model and in its card."""
-    model.preprocess = ImagePreprocess.from_dict(settings)
+    """Replaces the preprocessing, in the model and in its card. ZooError where a sound model hears another rate."""
+    model.preprocess = preprocessing(model.card.modality)(settings)
+    if model.card.modality == "audio" and model.preprocess.rate != model.frontend.rate:
+        raise ZooError(f"preprocess: rate is {model.preprocess.rate}, but the model hears {model.frontend.rate}; "
+                       f"set arguments: {{rate: {model.preprocess.rate}}} or leave preprocess.rate out")
     model.card.preprocess = model.preprocess.to_dict()
 
 
-def batches(model: nn.Module, items, batch_size: int):
-    """Preprocessed batches of raw items on the model's device."""
-    items = several(items)
+def inputs(model: nn.Module, prepared: list) -> tuple:
+    """What `forward` takes, on the model's device, from what `preprocess` gave for each item of a batch."""
     device = next(model.parameters()).device
+    if model.card.modality == "audio":
+        lengths = torch.tensor([len(wave) for wave in prepared])
+        return pad_sequence(prepared, batch_first=True).to(device), lengths.to(device)
+    if model.card.modality == "graph":
+        return (model.collate(prepared).to(device),)
+    return (torch.stack(prepared).to(device),)
+
+
+def batches(model: nn.Module, items, batch_size: int, prepare=None):
+    """(places, inputs of `forward`) of batches of raw items; `prepare` stands for model.preprocess.
+
+    Sounds go by length, so that little of a batch is padding.
+    """
+    prepare = prepare or model.preprocess
     for start in range(0, len(items), batch_size):
-        yield torch.stack([model.preprocess(item) for item in items[start : start + batch_size]]).to(device)
+        places = range(start, min(start + batch_size, len(items)))
+        prepared = [prepare(items[i]) for i in places]
+        if model.card.modality != "audio":
+            yield list(places), inputs(model, prepared)
+            continue
+        order = sorted(range(len(prepared)), key=lambda i: len(prepared[i]))
+        for part in _parts(order, [len(prepared[i]) for i in order]):
+            yield [places[i] for i in part], inputs(model, [prepared[i] for i in part])
+
+
+def _parts(order: list[int], lengths: list[int], room: int = 2**22):
+    """Cuts `order` so that a padded batch holds at most `room` samples (4 minutes at 16 kHz), or one item."""
+    start = 0
+    for end, length in enumerate(lengths):
+        if end > start and length * (end - start + 1) > room:
+            yield order[start:end]
+            start = end
+    yield order[start:]
 
 
 @contextmanager
@@ -84,26 +137,10 @@ def several(items) -> list:
     return list(items)
 
 
-def predict(self: nn.Module, items, batch_size: int = 64) -> list[dict]:
-    """One dict per item: item, label, probability, top (up to 5 pairs [label, probability])."""
-    items, labels, results = several(items), self.card.labels, []
-    if labels is None or len(labels) != self.num_classes:
-        raise ZooError(f"{self.card.name or self.card.model} has no labels: train it first, see: zoo recipes")
-    with evaluating(self):
-        for x in batches(self, items, batch_size):
-            chance, index = self(x).float().softmax(-1).topk(min(5, len(labels)))
-            for p, i in zip(chance.tolist(), index.tolist()):
-                top = [[labels[at], round(value, 6)] for at, value in zip(i, p)]
-                results.append({"item": _shown(items, len(results)), "label": top[0][0], "probability": top[0][1], "top": top})
-    return results
-
-
-def _shown(items: list, i: int) -> str:
-    return str(items[i]) if isinstance(items[i], (str, os.PathLike)) else f"item {i}"
-
-
 def embed(self: nn.Module, items, batch_size: int = 64) -> Tensor:
     """Unit vectors (n, dim), float32 on the CPU."""
+    vectors = torch.zeros(len(items := several(items)), self.num_features)
     with evaluating(self):
-        vectors = [self.forward_embed(x).float().cpu() for x in batches(self, items, batch_size)]
-    return torch.cat(vectors) if vectors else torch.zeros(0, self.num_features)
+        for places, x in batches(self, items, batch_size):
+            vectors[places] = self.forward_embed(*x).float().cpu()
+    return vectors

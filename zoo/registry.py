@@ -94,3 +94,32 @@ def _text_image(size: str, parameters: float) -> None:
 
 _text_image("pico", 1.9)
 _text_image("nano", 4.1)
+
+
+def _audio(size: str, dims, depths, parameters: float) -> None:
+    arguments = {"num_classes": 10, "rate": 16000, "dims": dims, "depths": depths, "windows": (16, 16, None),
+                 "local": "band"}
+    about = "local-to-global attention over log-mel frames"
+    register(Spec(f"audio_{size}", "audio", "zoo.models.audio:Audio", arguments, {"rate": 16000}, parameters, about))
+
+
+_audio("pico", (32, 64, 128), (2, 2, 2), 0.6)
+_audio("nano", (64, 128, 192), (2, 2, 4), 2.4)
+_audio("small", (192, 384, 768), (2, 2, 6), 47.9)
+_audio("base", (256, 512, 1024), (2, 2, 6), 85.0)
+register(Spec("audio_htsat", "audio", "zoo.models.htsat:HTSAT", {"num_classes": 527}, {"rate": 48000}, 27.5,
+              "HTS-AT to the letter with CLAP's front end: windows on a folded mel picture"))
+
+
+def _graph(size: str, dim: int, depth: int, heads: int, pair_dim: int, parameters: float) -> None:
+    # one column of atoms and one of bonds to start with: training takes the sizes from the schema of the data
+    arguments = {"num_classes": 1, "node_categories": (120,), "edge_categories": (6,),
+                 "dim": dim, "depth": depth, "heads": heads, "pair_dim": pair_dim}
+    about = "attention biased by random walks, hops and edges, beside a sum over real edges"
+    register(Spec(f"graph_{size}", "graph", "zoo.models.graph:Graph", arguments, {}, parameters, about))
+
+
+_graph("pico", 48, 5, 4, 16, 0.12)
+_graph("nano", 64, 10, 4, 16, 0.40)
+_graph("small", 512, 20, 16, 32, 48.0)
+_graph("base", 768, 16, 16, 32, 86.2)

@@ -28,9 +28,16 @@ def score(scores: list[dict]) -> str:
     for split in ("test", "val"):
         for entry in scores:
             if entry["split"] == split:
-                value = entry["value"]
-                return f"{entry['metric']} {100 * value if value <= 1 else value:.1f} % ({split})"
+                return f"{entry['metric']} {_value(entry)} ({split})"
     return "-"
+
+
+def _value(entry: dict) -> str:
+    """Errors in their unit; shares (some stored as a fraction, recall as percent) in percent."""
+    value = entry["value"]
+    if entry["metric"] in ("RMSE", "MAE"):
+        return f"{value:.3f} {entry.get('unit', '')}".rstrip()
+    return f"{100 * value if value <= 1 else value:.1f} %"
 
 
 def info(source: str) -> dict:

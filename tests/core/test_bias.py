@@ -6,7 +6,7 @@ from importlib import import_module
 import pytest
 import torch
 
-from zoo.core import RelativePosition, attend
+from zoo.core import ClippedPosition, RelativePosition, attend
 
 attention_file = import_module("zoo.core.attention")  # the package's attribute of this name is the function
 
@@ -56,6 +56,22 @@ def test_all_paths_give_the_same_gradients(monkeypatch):
             grads[path] = [out, *torch.autograd.grad((out * weight).sum(), [position.table, q, k, v])]
         for a, b in zip(*grads.values()):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("n, limit", [(1, 3), (4, 3), (9, 3), (5, 0)])
+def test_far_offsets_share_the_last_row(n, limit):
+    position = ClippedPosition(limit, 2).double()
+    bias, reverse = position((n,)), position.reversed(n)
+    for i, j in itertools.product(range(n), repeat=2):
+        row = position.table[min(max(i - j, -limit), limit) + limit]
+        assert torch.equal(bias[:, i, j], row) and torch.equal(reverse[:, i, n - 1 - j], row)
+
+    def out(table):
+        return torch.func.functional_call(position, {"table": table}, ((n,),))
+
+    assert torch.autograd.gradcheck(out, position.table.detach().requires_grad_())
+    with pytest.raises(ValueError, match="ClippedPosition: limit=-1; allowed: >= 0"):
+        ClippedPosition(-1, 2)
 
 
 def test_a_size_that_does_not_fit_is_refused():

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from zoo.core import Attention, Block, CrossBlock, Merge, PostNormBlock, Windows, masked_mean
+from zoo.core import Attention, Block, CrossBlock, Merge, PostNormBlock, Windows, masked_mean, merge_mask
 from zoo.core.block import DropPath
 
 
@@ -69,6 +69,17 @@ def test_merge_of_one_axis(t):
     merge, x = Merge(3, 7, axes=1), torch.randn(2, t, 3)
     padded = F.pad(x, (0, 0, 0, t % 2))
     torch.testing.assert_close(merge(x), merge.reduction(merge.norm(torch.cat([padded[:, ::2], padded[:, 1::2]], -1))))
+
+
+def test_padding_is_merged_as_zero_and_a_token_with_a_real_part_is_real():
+    merge, x = Merge(3, 7, axes=1), torch.randn(2, 6, 3)
+    mask = torch.arange(6) < torch.tensor([[5], [2]])
+    x[~mask] = torch.nan
+    out, real = merge(x, mask), merge_mask(mask)
+    assert real.tolist() == [[True, True, True], [True, False, False]]
+    for i, end in enumerate((5, 2)):
+        torch.testing.assert_close(out[i, real[i]], merge(x[i : i + 1, :end])[0])
+    assert merge_mask(mask[:, :5]).tolist() == real.tolist() and merge_mask(None) is None
 
 
 def test_masked_mean():

@@ -43,6 +43,6 @@ def test_fine_tuning_beats_from_scratch(photos, tmp_path):
     scores = {}
     for name, settings in {"fine-tuned": tuned, "from scratch": scratch}.items():
         model = zoo.load(run.train(settings, tmp_path / "runs").folder)
-        scores[name] = evaluate.evaluate(model, photos, "test", [], False)["accuracy"]
+        scores[name] = evaluate.evaluate(model, photos, evaluate.Options("test"))["accuracy"]
     print(scores)
     assert scores["fine-tuned"] >= scores["from scratch"] + 0.1

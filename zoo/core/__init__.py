@@ -1,11 +1,13 @@
 """One attention core. A modality is how it is cut into tokens, who sees whom, and a term added to the score."""
 
 from zoo.core.attention import Attention, Recorder, attend, attention
-from zoo.core.bias import RelativePosition
-from zoo.core.block import Block, CrossBlock, FeedForward, Merge, PostNormBlock, masked_mean
-from zoo.core.patterns import Windows
+from zoo.core.band import Band
+from zoo.core.bias import ClippedPosition, RelativePosition
+from zoo.core.block import Block, CrossBlock, FeedForward, Merge, PostNormBlock, masked_mean, merge_mask
+from zoo.core.patterns import SteadyWindows, Windows
+from zoo.core.whole import Whole
 
 __all__ = [
-    "Attention", "Block", "CrossBlock", "FeedForward", "Merge", "PostNormBlock", "Recorder", "RelativePosition",
-    "Windows", "attend", "attention", "masked_mean",
+    "Attention", "Band", "Block", "ClippedPosition", "CrossBlock", "FeedForward", "Merge", "PostNormBlock", "Recorder",
+    "RelativePosition", "SteadyWindows", "Whole", "Windows", "attend", "attention", "masked_mean", "merge_mask",
 ]

@@ -39,9 +39,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias: Te
 
     q (... h n d), k and v (... h m d), mask and bias broadcastable to (... h n m). Returns (... h n d).
     """
-    recorder = None if torch.compiler.is_compiling() else _recorder.get()
-    if recorder is None and kernel(q, k, mask, bias) == "fused":
+    if recorder() is None and kernel(q, k, mask, bias) == "fused":
         return _fused(q, k, v, mask, bias)
+    weights = weigh(q, k, mask, bias)
+    return einsum(weights.to(v.dtype), v, "... n m, ... m d -> ... n d")
+
+
+def weigh(q: Tensor, k: Tensor, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+    """The attention weights (... h n m), at least float32, written out and recorded. Arguments and promise as of `attend`."""
     scores = einsum(q * q.shape[-1] ** -0.5, k, "... n d, ... m d -> ... n m")
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if bias is not None:
@@ -49,9 +54,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias: Te
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
     weights = scores.softmax(-1)
-    if recorder is not None:
-        recorder.add(weights)
-    return einsum(weights.to(v.dtype), v, "... n m, ... m d -> ... n d")
+    if (open_recorder := recorder()) is not None:
+        open_recorder.add(weights)
+    return weights
+
+
+def recorder() -> "Recorder | None":
+    """The recorder that is open in this thread; None inside a trace."""
+    return None if torch.compiler.is_compiling() else _recorder.get()
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -62,7 +72,7 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | 
     lead = q.shape[:-3]
     if term is not None:
         term = term[(None,) * (q.ndim - term.ndim)]
-        whole = any(size != 1 for size in term.shape[:-3])
+        whole = any(isinstance(size, torch.SymInt) or size != 1 for size in term.shape[:-3])
         term = term.expand(*lead, *term.shape[-3:]).flatten(0, -4) if whole else term.reshape(1, *term.shape[-3:])
     q, k, v = (t.reshape(-1, *t.shape[-3:]) for t in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=term).unflatten(0, lead)
@@ -95,7 +105,7 @@ class Attention(nn.Module):
     """Multi-head attention with projections: self (`context` None) or cross.
 
     x (b *axes dim), context (b m context_dim) -> (b *axes dim). `pattern` says who sees whom among the tokens of x
-    (None: everybody; Windows: see patterns.py); `position` is a module that gives the term added to the score.
+    (None: everybody; else see patterns.py); `position` is a module that gives the term added to the score.
     `mask` marks real tokens: (b *axes) for self-attention, (b m) of the context for cross-attention.
     Raises ValueError when dim is not divisible by heads.
     """
@@ -127,9 +137,9 @@ class Attention(nn.Module):
             bias = None if self.position is None else self.position(x.shape[1:-1])
             return self.proj(self._merge(attention(q, k, v, _keys(mask), bias)))
         layout = self.pattern.layout(x.shape[1:-1])
-        q, k, v = rearrange(self.qkv(layout.cut(x)), "b w n (three h d) -> three b w h n d", three=3, h=self.heads)
-        bias = None if self.position is None else self.position(layout.size)
-        out = attend(q, k, v, layout.mask(mask, x.device), bias)
+        q, k, v = rearrange(self.qkv(layout.cut(x)), "b w n (three h d) -> three b w n h d", three=3, h=self.heads)
+        bias = None if self.position is None else layout.bias(self.position)
+        out = attend(q.transpose(2, 3), layout.keys(k), layout.keys(v), layout.mask(mask, x.device), bias)
         return self.proj(layout.join(self._merge(out)))
 
     def _cross(self, x: Tensor, context: Tensor, mask: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Terms added to the score: relative position over N axes."""
+"""Terms added to the score: relative position over N axes, or over one axis of any length."""
 
 from math import prod
 
@@ -28,6 +28,30 @@ class RelativePosition(nn.Module):
         index = offsets(self.window, tuple(size), self.table.device)
         n = prod(size)
         return rearrange(self.table.index_select(0, index), "(n m) h -> h n m", n=n)
+
+
+class ClippedPosition(nn.Module):
+    """bias[head, i, j] = table[clip(i - j, -limit, limit) + limit, head] over one axis of any length.
+
+    forward((n,)) -> (heads n n). Raises ValueError where limit < 0. Source: Shaw et al. 2018, eq. 4 (a scalar per head here).
+    """
+
+    def __init__(self, limit: int, heads: int):
+        super().__init__()
+        if limit < 0:
+            raise ValueError(f"ClippedPosition: limit={limit}; allowed: >= 0")
+        self.limit = limit
+        self.table = nn.Parameter(torch.empty(2 * limit + 1, heads))
+        nn.init.trunc_normal_(self.table, std=0.02)
+
+    def forward(self, size: tuple[int, ...]) -> Tensor:
+        return self.reversed(*size).flip(-1)
+
+    def reversed(self, n: int) -> Tensor:
+        """The same for keys in reverse order, a view of 2n - 1 numbers a head: bias[i, n-1-j] = line[i - j + n-1]."""
+        offset = torch.arange(2 * n - 1, device=self.table.device) - (n - 1)
+        line = self.table.T.index_select(1, offset.clamp(-self.limit, self.limit) + self.limit)
+        return line.as_strided((line.shape[0], n, n), (2 * n - 1, 1, 1))
 
 
 @cached

@@ -87,6 +87,7 @@ class Merge(nn.Module):
 
     (b h w dim) -> (b ceil(h/2) ceil(w/2) out), or with one axis (b t dim) -> (b ceil(t/2) out).
     The order inside a merged token is Swin's: column outside, row inside. Source: Liu et al. 2021, sec. 3.1.
+    `mask` (b *axes) marks real tokens: the others count as 0. The mask of the merged tokens: merge_mask.
     """
 
     def __init__(self, dim: int, out: int, axes: int = 2):
@@ -94,13 +95,20 @@ class Merge(nn.Module):
         self.norm = nn.LayerNorm(2**axes * dim)
         self.reduction = nn.Linear(2**axes * dim, out, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = pad_to_multiple(x, (2,) * (x.ndim - 2))
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        x = pad_to_multiple(blank(x, mask), (2,) * (x.ndim - 2))
         if x.ndim == 3:
             x = rearrange(x, "b (t p) c -> b t (p c)", p=2)
         else:
             x = rearrange(x, "b (h p) (w q) c -> b h w (q p c)", p=2, q=2)
         return self.reduction(self.norm(x))
+
+
+def merge_mask(mask: Tensor | None) -> Tensor | None:
+    """The mask that goes with Merge over one axis, (b t) -> (b ceil(t/2)): a merged token is real if any part is."""
+    if mask is None:
+        return None
+    return rearrange(pad_to_multiple(mask.unsqueeze(-1), (2,)), "b (t p) 1 -> b t p", p=2).any(-1)
 
 
 def masked_mean(x: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -4,6 +4,17 @@ Per axis, token i belongs to cell (i + w - shift) // w; two tokens see each othe
 axis. The cells are cut as Swin does: pad to whole windows, roll by the shift, cut; the first and the last partial cell then
 share one window and a mask keeps them, and the padding, apart. An axis no longer than the window is one cell, unshifted.
 The axis is that of the map: an item that fits the window alone is cut in two where it is padded beyond it and shifted.
+Where items of unequal size share a batch take SteadyWindows, whose cells do not know the map.
+
+A pattern is a frozen dataclass with `layout(axes)`; Attention asks the layout for everything and knows no pattern by name:
+
+    cut(x)              (b *axes c) -> (b w n c)       queries, w groups of n tokens; join undoes it
+    keys(x)             (b w n' h d) -> (b w h m d)    the m keys (or values) that each group may see
+    bias(position)      (h n m)                        the position module's term for these queries and keys
+    mask(real, device)  None, or broadcastable to (b w h n m)
+    dense(weights)      (b w h n m) -> (b h t t)       recorded weights over all pairs of tokens
+
+The others: Band (band.py), a window that slides, and Whole (whole.py), everybody.
 """
 
 from dataclasses import dataclass
@@ -45,9 +56,19 @@ class Windows:
         """The geometry on a map of `axes` tokens. An axis of unknown length (torch.export) keeps the whole window."""
         if len(axes) != len(self.size):
             raise ValueError(f"Windows: {len(self.size)} axes of windows {self.size} on a map of shape {tuple(axes)}")
+        return (SymbolicLayout if any(map(_unknown, axes)) else Layout)(tuple(axes), *self._fit(axes))
+
+    def _fit(self, axes: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Size and shift of the windows on this map."""
         size = tuple(w if _unknown(n) else min(w, n) for w, n in zip(self.size, axes))
-        shift = tuple(s * _longer(n, w) for w, s, n in zip(self.size, self.shift, axes))
-        return (SymbolicLayout if any(map(_unknown, axes)) else Layout)(tuple(axes), size, shift)
+        return size, tuple(s * _longer(n, w) for w, s, n in zip(self.size, self.shift, axes))
+
+
+class SteadyWindows(Windows):
+    """Windows whose cells are the same on a map of any length, so that an item is cut alike alone and padded."""
+
+    def _fit(self, axes: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return self.size, self.shift
 
 
 @dataclass(frozen=True)
@@ -87,6 +108,12 @@ class Layout:
         if self.ragged:
             x = x[(slice(None), *(slice(n) for n in self.axes))]
         return x
+
+    def keys(self, x: Tensor) -> Tensor:
+        return rearrange(x, "b w n h d -> b w h n d")
+
+    def bias(self, position) -> Tensor:
+        return position(self.size)
 
     def mask(self, real: Tensor | None, device: torch.device) -> Tensor | None:
         """Bool (windows 1 n n), or (b windows 1 n n) where `real` (b *axes) marks real tokens; None when all see all.
@@ -139,6 +166,13 @@ class SymbolicLayout(Layout):
             i = ((torch.arange(n, device=x.device) - s) % (count * w)).view(_at(axis, n, len(self.axes)))
             window, token = window * count + i // w, token * w + i % w
         return x[:, window, token]
+
+
+def one_axis(name: str, axes: tuple[int, ...]) -> int:
+    """Length of the only axis of a map. ValueError, with the pattern's name, where it has another number of axes."""
+    if len(axes) != 1:
+        raise ValueError(f"{name}: one axis of tokens, got a map of shape {tuple(axes)}")
+    return axes[0]
 
 
 def _at(axis: int, length: int, axes: int) -> list[int]:

@@ -1,14 +1,13 @@
-"""Pictures in folders: which files count, the train/val/test layer, class folders, sidecar captions."""
+"""Pictures or sounds in folders: which files count, the train/val/test layer, class folders, sidecar captions."""
 
 import os
 from pathlib import Path
 from unicodedata import normalize
 
 from zoo.data.items import Items, natural
+from zoo.data.medium import PICTURE, Medium
 from zoo.errors import ZooError
 
-PICTURES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".gif", ".bmp", ".webp", ".tif", ".tiff",
-            ".avif", ".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".ico", ".jp2"}
 SPLITS = {"train": ("train", "training"), "val": ("val", "valid", "validation", "dev"),
           "test": ("test", "testing")}
 
@@ -23,13 +22,13 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def pictures_below(folder: Path) -> list[Path]:
-    """Every picture file at any depth, in natural order; no hidden files, no links that lead back up."""
-    found = _walk(folder, (os.path.realpath(folder),))
+def files_below(folder: Path, medium: Medium) -> list[Path]:
+    """Every file of the medium at any depth, in natural order; no hidden files, no links that lead back up."""
+    found = _walk(folder, medium.suffixes, (os.path.realpath(folder),))
     return sorted(found, key=lambda path: [natural(part) for part in path.relative_to(folder).parts])
 
 
-def _walk(folder: Path, above: tuple[str, ...]):
+def _walk(folder: Path, suffixes: frozenset[str], above: tuple[str, ...]):
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith((".", "__MACOSX")):
@@ -37,48 +36,49 @@ def _walk(folder: Path, above: tuple[str, ...]):
             if entry.is_dir():
                 real = os.path.realpath(entry.path)
                 if real not in above:
-                    yield from _walk(Path(entry.path), (*above, real))
-            elif Path(entry.name).suffix.lower() in PICTURES:
+                    yield from _walk(Path(entry.path), suffixes, (*above, real))
+            elif Path(entry.name).suffix.lower() in suffixes:
                 yield Path(entry.path)
 
 
-def layers(folder: Path) -> dict[str, list[Path]]:
+def layers(folder: Path, medium: Medium) -> dict[str, list[Path]]:
     """Split name -> its folders directly below `folder`; empty where there is no train/val/test layer."""
     found: dict[str, list[Path]] = {}
-    for top in dict.fromkeys(file.relative_to(folder).parts[0] for file in pictures_below(folder)):
+    for top in dict.fromkeys(file.relative_to(folder).parts[0] for file in files_below(folder, medium)):
         found.setdefault(split_name(top), []).append(folder / top)
     return found if set(found) <= set(SPLITS) else {}  # beside other classes, "train" is a class
 
 
-def picture_items(folder: Path, files: list[Path]) -> Items:
+def file_items(folder: Path, files: list[Path], medium: Medium) -> Items:
     """Unlabelled items; keys are the paths below `folder`, written with "/"."""
-    return Items([printable(file.relative_to(folder).as_posix()) for file in files], list(files))
+    keys = [printable(file.relative_to(folder).as_posix()) for file in files]
+    return Items(keys, list(files), kind=medium.kind)
 
 
-def class_folders(folder: Path, split: str | None) -> Items:
-    """CLASS/**/picture, below a split layer if there is one. Classes: of all splits, in natural order."""
-    by_split = layers(folder)
+def class_folders(folder: Path, split: str | None, medium: Medium) -> Items:
+    """CLASS/**/file, below a split layer if there is one. Classes: of all splits, in natural order."""
+    by_split = layers(folder, medium)
     roots = [root for found in by_split.values() for root in found] or [folder]
     files, names = [], []
     for root in roots:
-        for file in pictures_below(root):
+        for file in files_below(root, medium):
             parts = file.relative_to(root).parts
             if len(parts) > 1:
                 files.append(file)
                 names.append(normalize("NFC", printable(parts[0])))  # macOS writes decomposed names
     if not files:
-        raise ZooError(f"{folder}: no pictures in class folders; expected {folder.name}/CLASS/picture.jpg")
+        raise ZooError(f"{folder}: no {medium.noun}s in class folders; expected {folder.name}/CLASS/{medium.example}")
     classes = sorted(set(names), key=natural)
     position = {name: i for i, name in enumerate(classes)}
-    items = picture_items(folder, files)
+    items = file_items(folder, files, medium)
     items.labels, items.classes = [position[name] for name in names], classes
     return _of_split(items, folder, by_split, split)
 
 
 def sidecar_pairs(folder: Path, split: str | None) -> Items:
     """picture.jpg + picture.txt with one caption a line. A picture without captions keeps an empty list."""
-    by_split = layers(folder)
-    items = picture_items(folder, pictures_below(folder))
+    by_split = layers(folder, PICTURE)
+    items = file_items(folder, files_below(folder, PICTURE), PICTURE)
     items.captions = [_sidecar(file) for file in items.sources]
     if not any(items.captions):
         raise ZooError(f"{folder}: no captions; expected a table (captions.csv with columns file, caption) "

@@ -56,14 +56,16 @@ class EpochOrder:
 class ResumableLoader(DataLoader):
     """Batches of a data set of zoo.data.dataset; state_dict counts those handed out in this epoch.
 
-    num_workers changes nothing but the speed. Raises ZooError if a worker dies, hangs or meets a broken item.
+    order: what makes the batches, default an EpochOrder of the arguments. num_workers changes nothing but the speed.
+    Raises ZooError if a worker dies, hangs or meets a broken item.
     """
 
-    def __init__(self, dataset: Dataset, batch_size: int, seed: int = 0, shuffle: bool = True,
-                 weights: Sequence[float] | None = None, num_workers: int = 0):
+    def __init__(self, dataset: Dataset, batch_size: int = 1, seed: int = 0, shuffle: bool = True,
+                 weights: Sequence[float] | None = None, num_workers: int = 0, order: EpochOrder | None = None):
         self.done = 0
         super().__init__(
-            dataset, batch_sampler=EpochOrder(len(dataset), batch_size, seed, shuffle, weights),
+            dataset, batch_sampler=order or EpochOrder(len(dataset), batch_size, seed, shuffle, weights),
+            collate_fn=getattr(dataset, "collate", None),  # None: stacked
             num_workers=num_workers, timeout=TIMEOUT if num_workers else 0,
             generator=torch.Generator())  # so that starting an epoch draws nothing from the global one
 

@@ -1,10 +1,8 @@
-"""Tables (CSV, JSONL, Parquet) whose rows are pictures: a column of bytes, or one of file names."""
+"""Tables (CSV, JSONL, Parquet): columns, splits, labels and tags of the rows, whatever the rows are."""
 
 import json
 import re
-from collections import Counter
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from unicodedata import normalize
 
@@ -13,13 +11,12 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
-from zoo.data.folders import SPLITS, pictures_below, printable, split_name
-from zoo.data.items import Items, natural
+from zoo.data.folders import SPLITS, printable, split_name
+from zoo.data.items import natural
 from zoo.errors import ZooError
 
 TABLES = {".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"}
-FILE_COLUMNS = ("file", "path", "image", "file_name", "filename")  # file_name: Hugging Face image folders
-_WORDS = ("split", "caption", "captions", "text", *FILE_COLUMNS)
+_WORDS = ("split", "caption", "captions", "text", "file", "path", "image", "audio", "sound", "file_name", "filename")
 
 
 def tables_in(folder: Path) -> list[Path]:
@@ -28,8 +25,11 @@ def tables_in(folder: Path) -> list[Path]:
     return sorted(files, key=lambda f: natural(f.name))
 
 
-class PictureTable:
-    """One table file; of Parquet only the columns asked for are read. Pictures: `image` (bytes) or files."""
+class Table:
+    """One table file; of Parquet only the columns asked for are read.
+
+    text_columns: columns of a CSV that are text whatever they look like ("007"), besides file names, captions and `split`.
+    """
 
     def __init__(self, file: Path, text_columns: tuple[str, ...] = ()):
         self.file = file
@@ -41,11 +41,6 @@ class PictureTable:
                 self._rows = _read_text(file, (*text_columns, *_WORDS))
                 self.schema, self.count = self._rows.schema, self._rows.num_rows
         self.columns = self.schema.names
-        image = self.schema.field("image").type if "image" in self.columns else None
-        is_bytes = image is not None and (_is_bytes(image) or pa.types.is_struct(image))
-        self.bytes_column = "image" if is_bytes else None
-        self.file_column = None if self.bytes_column else next(
-            (c for c in FILE_COLUMNS if c in self.columns and _is_text(self.schema.field(c).type)), None)
 
     @contextmanager
     def _readable(self):
@@ -61,8 +56,9 @@ class PictureTable:
             return pa.parquet.read_table(self.file, columns=names)
 
     @property
-    def has_pictures(self) -> bool:
-        return bool(self.bytes_column or self.file_column)
+    def keys(self) -> list[str]:
+        """TABLE:ROW of each row."""
+        return [f"{printable(self.file.name)}:{row}" for row in range(self.count)]
 
     @property
     def named_split(self) -> str | None:
@@ -70,12 +66,15 @@ class PictureTable:
         words = re.split(r"[-_.]", self.file.stem.lower())
         return next((split_name(w) for w in words if any(w in known for known in SPLITS.values())), None)
 
-    @cached_property
-    def row_splits(self) -> list[str | None]:
-        """The split of each row, by the column `split` or else the file's name; None if nothing says it."""
-        if "split" in self.columns:
-            return [split_name(str(value)) for value in self.column("split")]
-        return [self.named_split] * self.count
+    def row_splits(self, split_column: str = "split") -> list[str | None]:
+        """The split of each row, as text: by `split_column`; without a column `split` by the file's name, else None.
+
+        Raises ZooError if any other column is asked for and missing.
+        """
+        if split_column not in self.columns and split_column == "split":
+            return [self.named_split] * self.count
+        values = self.column(split_column)
+        return [None if value is None or value == "" else split_name(str(value)) for value in values]
 
     def column(self, name: str) -> list:
         self.need(name)
@@ -89,46 +88,8 @@ class PictureTable:
             raise ZooError(f"{self.file}: no column {wanted} (columns: {have})")
         return found
 
-    def items(self, without: tuple[str, ...] = ()) -> Items:
-        """Every row as an item; meta: the plain columns except `without`. Keys: the file names, or TABLE:ROW.
-
-        A row without a picture has the source b"", which `unreadable` lists.
-        """
-        if not self.has_pictures:
-            raise ZooError(f"{self.file}: no picture column; looked for 'image' (bytes) or a file name in "
-                           f"{', '.join(map(repr, FILE_COLUMNS))} (columns: {', '.join(self.columns)})")
-        keys = [f"{printable(self.file.name)}:{row}" for row in range(self.count)]
-        if self.bytes_column:
-            values = self.column(self.bytes_column)
-            sources = [self._source(value, key) for value, key in zip(values, keys, strict=True)]
-        else:
-            names = self.column(self.file_column)
-            sources = [self._path(name, key) if name else b"" for name, key in zip(names, keys, strict=True)]
-            keys = [Path(name).as_posix() if name else key for name, key in zip(names, keys, strict=True)]
-        return Items(keys, sources, meta=self._meta({self.bytes_column, *without}))
-
-    def _source(self, value, key: str) -> Path | bytes:
-        if isinstance(value, dict):  # {bytes, path}, as Hugging Face datasets writes it
-            value = value.get("bytes") or (self._path(value["path"], key) if value.get("path") else None)
-        return value or b""
-
-    def _path(self, name: str, key: str) -> Path:
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise ZooError(f"{key}: {name!r} leads out of the table's folder; "
-                           f"write it relative to {self.file.parent}")
-        path = self.file.parent / name
-        if not path.is_file() and len(found := self._pictures_by_name.get(Path(name).name, ())) == 1:
-            return found[0]  # captions.csv beside images/, with bare names
-        return path
-
-    @cached_property
-    def _pictures_by_name(self) -> dict[str, list[Path]]:
-        found: dict[str, list[Path]] = {}
-        for path in pictures_below(self.file.parent):
-            found.setdefault(path.name, []).append(path)
-        return found
-
-    def _meta(self, without: set) -> list[dict]:
+    def plain_rows(self, without: set) -> list[dict]:
+        """Text, numbers and truth values of each row, except the columns `without`; dates and the like as text."""
         plain = [f.name for f in self.schema if f.name not in without and _is_plain(f.type)]
         rows = self._select(plain).to_pylist() if plain else [{} for _ in range(self.count)]
         return [{k: v if v is None or isinstance(v, (str, int, float)) else str(v) for k, v in row.items()}
@@ -139,68 +100,57 @@ class PictureTable:
         metadata = self.schema.metadata or {}
         if b"label_names" in metadata:
             return list(json.loads(metadata[b"label_names"]))
-        features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-        return features.get(label, {}).get("names")
+        feature = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {}).get(label, {})
+        feature = feature[0] if isinstance(feature, list) else feature.get("feature", feature)  # a list of labels
+        return feature.get("names")
 
     def labels(self, label: str) -> list[str]:
         """The class name of each row."""
         values, names = self.column(label), self.label_names(label)
         kind = self.schema.field(label).type
-        if not (_is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        if not _is_label(kind):
             raise ZooError(f"{self.file}: column {label!r} holds {kind}; labels are text or integers")
-        for row, value in enumerate(values):
-            outside = names and isinstance(value, int) and not 0 <= value < len(names)
-            if value is None or value == "" or outside:
-                allowed = f"0 to {len(names) - 1}" if names else "a name or an integer"
-                raise ZooError(f"{self.file.name}:{row}: {label} is {value!r}; expected {allowed}")
-        if names and pa.types.is_integer(kind):
-            return [names[value] for value in values]
-        return [normalize("NFC", str(value)) for value in values]
+        return [self._name(label, row, value, names) for row, value in enumerate(values)]
 
-    def captions(self, columns: tuple[str, ...]) -> list[list[str]]:
-        """All texts of the columns, row by row: strings, lists or structs of strings; empty ones dropped."""
-        parts = [self.column(column) for column in columns]
-        return [[normalize("NFC", t.strip()) for part in row for t in _texts(part) if t.strip()]
-                for row in zip(*parts, strict=True)]
+    def tags(self, label: str) -> list[list[str]]:
+        """The names of each row, any number of them: a list, or text with ";" between the names."""
+        values, names = self.column(label), self.label_names(label)
+        kind = self.schema.field(label).type
+        if not _is_label(getattr(kind, "value_type", kind)):
+            raise ZooError(f"{self.file}: column {label!r} holds {kind}; tags are lists of names, or text like 'dog;rain'")
+        lists = [_parted(value) for value in values]
+        return [list(dict.fromkeys(self._name(label, row, v, names) for v in part)) for row, part in enumerate(lists)]
 
-
-def merge_captions(items: Items) -> Items:
-    """Rows that name the same file (one caption a row) become one item with all the captions, in order."""
-    first: dict[str, int] = {}
-    for i, key in enumerate(items.keys):
-        if first.setdefault(key, i) != i:
-            items.captions[first[key]] += items.captions[i]
-    return items if len(first) == len(items) else items.subset(list(first.values()))
+    def _name(self, label: str, row: int, value, names: list[str] | None) -> str:
+        outside = names and isinstance(value, int) and not 0 <= value < len(names)
+        if value is None or value == "" or outside:
+            allowed = f"0 to {len(names) - 1}" if names else "a name or an integer"
+            raise ZooError(f"{self.file.name}:{row}: {label} is {value!r}; expected {allowed}")
+        is_place = names and isinstance(value, int) and not isinstance(value, bool)
+        return names[value] if is_place else normalize("NFC", str(value))
 
 
-def unique_keys(items: Items) -> Items:
-    """A file that is named again (a class made heavier by hand) gets the keys FILE#2, FILE#3 ..."""
-    seen: Counter = Counter()
-    for i, key in enumerate(items.keys):
-        seen[key] += 1
-        if seen[key] > 1:
-            items.keys[i] = f"{key}#{seen[key]}"
-    return items
+def _parted(value) -> list:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(";") if part.strip()]
+    return [] if value is None else value if isinstance(value, list) else [value]
 
 
-def _texts(value) -> list[str]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    values = value if isinstance(value, list) else [value]
-    return [str(v) for v in values if v is not None]
-
-
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind  # pandas categories
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
+def is_bytes(kind: pa.DataType) -> bool:
     return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
 
 
+def _is_label(kind: pa.DataType) -> bool:
+    return is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+
+
 def _is_plain(kind: pa.DataType) -> bool:
-    return _is_text(kind) or pa.types.is_primitive(kind) or pa.types.is_boolean(kind)
+    return is_text(kind) or pa.types.is_primitive(kind) or pa.types.is_boolean(kind)
 
 
 def _read_text(file: Path, words: tuple[str, ...]) -> pa.Table:

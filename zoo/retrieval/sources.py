@@ -26,10 +26,11 @@ def open_source(source) -> tuple[object, Path | None]:
 def _with_captions(path: Path, items):
     """The pairs of a table (or a folder of tables) that has a caption column, else the items as they are."""
     from zoo.data.images import CAPTION_COLUMNS, open_pairs
-    from zoo.data.tables import PictureTable, tables_in
+    from zoo.data.media import PictureTable
+    from zoo.data.tables import tables_in
 
     tables = [PictureTable(file) for file in (tables_in(path) if path.is_dir() else [path])]
-    captioned = all(set(CAPTION_COLUMNS) & set(table.columns) for table in tables if table.has_pictures)
+    captioned = all(set(CAPTION_COLUMNS) & set(table.columns) for table in tables if table.has_media)
     return open_pairs(path) if captioned else items
 
 

@@ -8,17 +8,17 @@ import torch
 import zoo
 from zoo import checkpoint, inference
 from zoo.errors import UsageError, ZooError
-from zoo.train.recipe import Recipe
+from zoo.train import sound
+from zoo.train.recipe import TASKS, Recipe
 from zoo.train.sets import Sets, start_card
-from zoo.train.task import Classify, Task
+from zoo.train.task import Classify, Tag, Task
 
 
 def build(recipe: Recipe, data: Sets) -> tuple[Task, list[str]]:
     """The task of a recipe, ready to train, and the lines that say what was loaded."""
     from timm.optim import list_optimizers
 
-    make = {"image_classification": _classifier, "text_image_contrastive": _contrast}[recipe.task]
-    task, lines = make(recipe, data)
+    task, lines = _maker(recipe.task)(recipe, data)
     card = task.model.card
     card.name, card.licence, card.data = recipe.name, recipe.licence, recipe.about
     card.recipe = {**recipe.to_dict(), "data": Path(recipe.data).name}  # where it lay on this machine is nobody's business
@@ -39,28 +39,46 @@ def build(recipe: Recipe, data: Sets) -> tuple[Task, list[str]]:
     return task, lines
 
 
+def _maker(task: str):
+    """The function (recipe, data) -> (Task, lines) of a task."""
+    if task == "text_image_contrastive":
+        from zoo.train import contrast
+
+        return contrast.build
+    if TASKS[task] == "graph":
+        from zoo.train import graphs
+
+        return graphs.build
+    return _classifier
+
+
 def _classifier(recipe: Recipe, data: Sets) -> tuple[Task, list[str]]:
     labels = data.train.classes
-    if len(labels) < 2:
+    tags = recipe.task == "audio_tagging"
+    if len(labels) < 2 and not tags:
         raise ZooError(f"{recipe.data}: one class only ({labels[0]}); a classifier needs two or more sub-folders or labels")
     known = start_card(recipe).arguments if recipe.start else {}
     model = zoo.create_model(recipe.model, **{**known, **recipe.arguments, "num_classes": len(labels)})
-    model.card.labels = list(labels)
+    model.card.labels, model.card.head = list(labels), "tags" if tags else "label"
     inference.set_preprocess(model, data.preprocess.to_dict())
     lines = [f"model   {recipe.model}, from scratch"]
     if recipe.start:
         lines = load_start(model, recipe.start, new=("classifier",))
-    weights = None
-    if recipe.balance == "weights":
-        counts = torch.bincount(torch.tensor(data.train.labels), minlength=len(labels)).clamp(min=1)
-        weights = counts.sum() / (len(labels) * counts.float())
-    return Classify(model, recipe, weights), lines
+    if model.card.modality == "audio":
+        sound.prepare(model, recipe, data)
+    return (Tag if tags else Classify)(model, recipe, _class_weights(recipe, data)), lines
 
 
-def _contrast(recipe: Recipe, data: Sets) -> tuple[Task, list[str]]:
-    from zoo.train import contrast
-
-    return contrast.build(recipe, data)
+def _class_weights(recipe: Recipe, data: Sets) -> torch.Tensor | None:
+    """balance: weights. One weight a class, mean 1 over the items; for tags how much rarer a tag is than its absence."""
+    if recipe.balance != "weights":
+        return None
+    classes = len(data.train.classes)
+    if recipe.task == "audio_tagging":
+        counts = torch.bincount(torch.tensor([tag for tags in data.train.tags for tag in tags]), minlength=classes)
+        return (len(data.train) - counts) / counts.clamp(min=1).float()
+    counts = torch.bincount(torch.tensor(data.train.labels), minlength=classes).clamp(min=1)
+    return counts.sum() / (classes * counts.float())
 
 
 def load_start(model, source: str, new: tuple[str, ...]) -> list[str]:

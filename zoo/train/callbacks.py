@@ -38,7 +38,7 @@ class Log(Callback):
 
     def __init__(self, folder: Path, state: KeepState):
         self.folder, self.state = folder, state
-        self.best, self.best_epoch, self.seconds = float("-inf"), -1, 0.0
+        self.best, self.best_epoch, self.seconds = 0.0, -1, 0.0
         self._losses, self._score, self._start = [], None, 0.0
 
     def state_dict(self) -> dict:
@@ -65,7 +65,7 @@ class Log(Callback):
         self._score = task.score()
         if self.state.inside:  # stopped inside an epoch: it is scored and logged when it is whole
             return
-        if self._score >= self.best:  # on small validation sets scores repeat: the later weights have seen more
+        if self.best_epoch < 0 or task.sign * (self._score - self.best) >= 0:  # equal, on small sets: later has seen more
             self.best, self.best_epoch = self._score, trainer.current_epoch
             note(task.model.card, self._score, task, trainer.current_epoch, self.seconds + time.monotonic() - self._start)
             checkpoint.save(task.model, self.folder / "best.safetensors")
@@ -101,7 +101,8 @@ class EarlyStop(Callback):
 def note(card, score: float, task: Task, epoch: int, seconds: float) -> None:
     """The validation score, into the card, with what it took; it replaces an earlier one."""
     card.scores = [s for s in card.scores if s["split"] != "val"]
-    card.scores.append({"metric": task.score_name, "value": round(score, 5), "split": "val", "seed": task.recipe.seed,
+    unit = {"unit": task.unit()} if task.unit() else {}
+    card.scores.append({"metric": task.score_name, "value": round(score, 5), **unit, "split": "val", "seed": task.recipe.seed,
                         "epoch": epoch + 1})
     card.notes = f"trained {seconds / 60:.1f} min, {torch.get_num_threads()} threads, {machine()}"
 

@@ -8,7 +8,17 @@ from pathlib import Path
 
 from zoo.errors import UsageError
 
-TASKS = ("image_classification", "text_image_contrastive")
+TASKS = {  # what is learnt: the modality that can
+    "image_classification": "image",
+    "audio_classification": "audio",
+    "audio_tagging": "audio",
+    "text_image_contrastive": "text_image",
+    "graph_regression": "graph",
+    "graph_classification": "graph",
+    "node_classification": "graph",
+    "link_prediction": "graph",
+}
+AUGMENT = ("none", "light", "medium", "strong")
 
 
 def key(about: str, default=MISSING, factory=MISSING):
@@ -28,11 +38,23 @@ class Recipe:
     start: str = key("checkpoint to start from (name, file or run folder); empty: from scratch", "")
     freeze: list[str] = key("parameters that stay as they are, by prefix, e.g. [patch_embed, stages.0]", factory=list)
     data: str = key("folder or table to train on", "")
+    targets: list[str] = key("columns that hold what is learnt; empty: label, or y of graphs", factory=list)
+    names: list[str] = key("what the targets are called in answers; empty: as their columns", factory=list)
+    units: list[str] = key("units of the targets, for predictions and the card", factory=list)
+    metric: str = key("regression: rmse | mae, what is minimised and what `best` goes by", "rmse")
+    smiles: str = key("molecules: the column of SMILES", "smiles")
+    directed: bool = key("graphs: edges have a direction", False)
+    scaling: str = key("graphs: float columns are scaled: standard | rows (each sums to 1) | none", "standard")
+    neighbours: list[str] = key("one big graph: neighbours sampled per hop, e.g. [10, 5]; empty: the whole graph", factory=list)
+    parts: int = key("one big graph: parts it is cut into, batch_size of which are trained at once; 1: whole", 1)
+    split_column: str = key("column of a table that names the split of a row", "split")
+    hold_out: list[str] = key("values of split_column that are kept out of training, e.g. the fold to test on", factory=list)
     captions: list[str] = key("columns that hold captions; empty: caption, captions or text", factory=list)
     first_caption: float = key("share of draws that take a picture's first caption (its name); 0: all captions alike", 0.0)
     val: float | str = key("fraction of the training split held out, or the name of a split", 0.1)
     preprocess: dict = key("size, fit, mean, std ... where they differ from the model's", factory=dict)
-    augment: str = key("none | light (crop, flip) | medium (+ RandAugment 1, erasing) | strong", "light")
+    augment: str = key("none | light | medium | strong; pictures: crop, flip, RandAugment; sounds: gain, shift, masks", "light")
+    mixup: float = key("Beta parameter of mixup (pictures and sounds); 0: off", 0.0)
     balance: str = key("class balance: none | sampler | weights", "none")
     epochs: int = key("passes over the training split", 30)
     batch_size: int = key("items in a batch", 128)
@@ -103,13 +125,15 @@ def _from_flags(flags: dict, problems: list[str]) -> dict:
 
 def out_of_range(recipe: Recipe) -> dict[str, str]:
     """{key: what is wrong with its value}, for every key."""
-    from zoo import registry
-    from zoo.preprocess import ImagePreprocess
+    from zoo import inference, registry
 
     rules = {
         "task": (recipe.task in TASKS, f"one of {', '.join(TASKS)}"),
-        "augment": (recipe.augment in ("none", "light", "medium", "strong"), "none, light, medium or strong"),
+        "augment": (recipe.augment in AUGMENT, "none, light, medium or strong"),
         "balance": (recipe.balance in ("none", "sampler", "weights"), "none, sampler or weights"),
+        "metric": (recipe.metric in ("rmse", "mae"), "rmse or mae"),
+        "scaling": (recipe.scaling in ("standard", "rows", "none"), "standard, rows or none"),
+        "neighbours": (all(size.lstrip("-").isdigit() and int(size) >= -1 for size in recipe.neighbours), "integers, -1: all"),
         "precision": (recipe.precision in ("auto", "bf16", "fp32"), "auto, bf16 or fp32"),
         "val": (isinstance(recipe.val, str) or 0 < recipe.val < 1, "a fraction between 0 and 1, or the name of a split"),
         "label_smoothing": (0 <= recipe.label_smoothing < 1, "0 <= x < 1"),
@@ -119,15 +143,20 @@ def out_of_range(recipe: Recipe) -> dict[str, str]:
         "layer_decay": (0 < recipe.layer_decay <= 1, "0 < x <= 1"),
         "lr": (recipe.lr > 0, "> 0"),
     }
-    rules |= {name: (getattr(recipe, name) >= 1, ">= 1") for name in ("epochs", "batch_size", "accumulate")}
-    rules |= {name: (getattr(recipe, name) >= 0, ">= 0") for name in ("patience", "workers", "clip", "weight_decay", "seed")}
+    rules |= {name: (getattr(recipe, name) >= 1, ">= 1") for name in ("epochs", "batch_size", "accumulate", "parts")}
+    rules |= {name: (getattr(recipe, name) >= 0, ">= 0") for name in
+              ("patience", "workers", "clip", "weight_decay", "seed", "mixup")}
     problems = {name: f"{getattr(recipe, name)!r}; must be {want}" for name, (ok, want) in rules.items() if not ok}
     try:
-        settings = registry.find(recipe.model).preprocess
+        spec = registry.find(recipe.model)
     except ValueError as error:
         return {**problems, "model": str(error)}
+    wanted = TASKS.get(recipe.task, spec.modality)
+    if spec.modality != wanted:
+        return {**problems, "model": f"{recipe.model} is of modality {spec.modality}; {recipe.task} needs one of "
+                                     + ", ".join(registry.names(f"{wanted}_*"))}
     try:
-        ImagePreprocess.from_dict({**settings.get("image", settings), **recipe.preprocess})
+        inference.preprocessing(spec.modality)({**spec.preprocess.get("image", spec.preprocess), **recipe.preprocess})
     except ValueError as error:
         problems["preprocess"] = str(error)
     return problems
@@ -183,6 +212,8 @@ def _cast(value, kind):
     if origin is list:
         if isinstance(value, str):
             value = [part.strip() for part in value.split(",") if part.strip()]
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            value = [value]  # --hold-out 1
         if not isinstance(value, list):
             raise TypeError
         return [str(part) for part in value]

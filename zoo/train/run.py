@@ -18,6 +18,7 @@ from zoo.errors import UsageError, ZooError
 from zoo.train import adapt, callbacks, resume, sets
 from zoo.train import recipe as recipes
 from zoo.train.recipe import Recipe
+from zoo.train.task import Task
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)  # tips and device lists; ours is the first line
 
@@ -50,8 +51,7 @@ def precision_of(recipe: Recipe) -> str:
 def train(recipe: Recipe, runs: Path = Path("runs"), skip_bad: bool = False, resume_from: Path | None = None) -> Result:
     """Trains and returns the run folder. Continues exactly where `resume_from` (a run folder) stopped."""
     folder = resume_from or _new_folder(runs, recipe)
-    precision = precision_of(recipe)
-    _say(device_line(precision))
+    _say(device_line(precision_of(recipe)))
     pl.seed_everything(recipe.seed, verbose=False)
     data = sets.prepare(recipe, skip_bad)
     _say(data.summary())
@@ -61,17 +61,7 @@ def train(recipe: Recipe, runs: Path = Path("runs"), skip_bad: bool = False, res
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True))
     state = resume.KeepState(folder / "last.ckpt", data.fingerprint())
     log = callbacks.Log(folder, state)
-    trainer = _trainer(recipe, precision, log, state)
-    last = newest(folder, state.data) if resume_from else None
-    train_loader, val_loader = data.loaders(recipe)
-    task.total_steps = recipe.epochs * -(-len(train_loader) // recipe.accumulate)
-    pl.seed_everything(recipe.seed, verbose=False)
-    with state, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="lightning|torch.utils.data")  # worker counts and folders; we choose
-        try:
-            trainer.fit(task, train_loader, val_loader, ckpt_path=last, weights_only=True)
-        except (KeyboardInterrupt, SystemExit):  # a second signal; Lightning turns it into exit code 1
-            state.caught = state.caught or signal.SIGINT
+    fit(recipe, data, task, log, newest(folder, state.data) if resume_from else None)
     if state.caught:
         kept = folder / "last.ckpt"
         _say(f"saved   {kept}     continue: zoo train --resume {folder}" if kept.exists() else f"nothing saved yet in {folder}")
@@ -79,6 +69,20 @@ def train(recipe: Recipe, runs: Path = Path("runs"), skip_bad: bool = False, res
         _say(f"done    {folder / 'best.safetensors'}  val {task.score_name} {log.best:.4f} "
              f"(epoch {log.best_epoch + 1}), {log.seconds / 60:.1f} min")
     return Result(folder, log.best, state.caught or 0)
+
+
+def fit(recipe: Recipe, data: sets.Sets, task: Task, log: callbacks.Log, last: Path | None = None) -> None:
+    """Trains `task` on `data` by everything the recipe says; from the training state `last`. A signal stops it: log.state.caught."""
+    trainer = _trainer(recipe, precision_of(recipe), log)
+    train_loader, val_loader = data.loaders(recipe)
+    task.total_steps = recipe.epochs * -(-len(train_loader) // recipe.accumulate)
+    pl.seed_everything(recipe.seed, verbose=False)
+    with log.state, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="lightning|torch.utils.data")  # worker counts and folders; we choose
+        try:
+            trainer.fit(task, train_loader, val_loader, ckpt_path=last, weights_only=True)
+        except (KeyboardInterrupt, SystemExit):  # a second signal; Lightning turns it into exit code 1
+            log.state.caught = log.state.caught or signal.SIGINT
 
 
 def dry_run(recipe: Recipe, skip_bad: bool) -> None:
@@ -130,7 +134,7 @@ def newest(folder: Path, data: str = "") -> Path:
     raise ZooError(f"{folder}: no complete training state (*.ckpt) in it; start anew: zoo train {folder / 'recipe.yaml'}")
 
 
-def _trainer(recipe: Recipe, precision: str, log: callbacks.Log, state: resume.KeepState) -> pl.Trainer:
+def _trainer(recipe: Recipe, precision: str, log: callbacks.Log) -> pl.Trainer:
     averages = [callbacks.moving_average(recipe.ema)] if recipe.ema else []
     bars = [pl.callbacks.TQDMProgressBar()] if sys.stderr.isatty() else []
     early = [callbacks.EarlyStop(recipe.patience, log)] if recipe.patience else []
@@ -139,7 +143,7 @@ def _trainer(recipe: Recipe, precision: str, log: callbacks.Log, state: resume.K
         precision="bf16-mixed" if precision == "bf16" else "32-true", accumulate_grad_batches=recipe.accumulate,
         gradient_clip_val=recipe.clip or None, enable_model_summary=False, enable_progress_bar=bool(bars),
         num_sanity_val_steps=0, use_distributed_sampler=False,
-        callbacks=[log, *averages, resume.RandomState(), *early, state, *bars],
+        callbacks=[log, *averages, resume.RandomState(), *early, log.state, *bars],
     )
 
 

@@ -8,17 +8,18 @@ import torch.nn.functional as F
 import torchmetrics
 from torch import Tensor, nn
 
+from zoo.train.mix import mixup
 from zoo.train.recipe import Recipe
 
 
 class Task(pl.LightningModule):
     """Optimiser and schedule of a recipe around `model`. Subclasses give the loss and the score.
 
-    `score_name` is the validation number that `best` goes by; higher is better. `total_steps` is set by the run:
-    asking Lightning for it would set up the loader before its state is restored, and resume would repeat batches.
+    `score_name` is the validation number that `best` goes by, `sign` -1 where lower is better. `total_steps` is set by the
+    run: asking Lightning for it would set up the loader before its state is restored, and resume would repeat batches.
     """
 
-    score_name = "accuracy"
+    score_name, sign = "accuracy", 1
     total_steps = 1
 
     def __init__(self, model: nn.Module, recipe: Recipe):
@@ -43,29 +44,63 @@ class Task(pl.LightningModule):
         """The validation score over everything seen since the last `reset_score`."""
         raise AssertionError("a Task gives its score")
 
+    def unit(self) -> str:
+        """Of the score; empty where it has none."""
+        return ""
+
 
 class Classify(Task):
-    """Cross-entropy over labels; the score is accuracy. Batches are (image (b c h w), label (b))."""
+    """Cross-entropy over labels; the score is accuracy. Batches are (*inputs of the model, label (b))."""
 
     def __init__(self, model: nn.Module, recipe: Recipe, class_weights: Tensor | None = None):
         super().__init__(model, recipe)
         self.register_buffer("class_weights", class_weights, persistent=False)
-        classes = len(model.card.labels)
-        self.accuracy = torchmetrics.Accuracy("multiclass", num_classes=classes, average="micro")
+        self.metric = self.make_metric(len(model.card.labels))
+
+    def make_metric(self, classes: int) -> torchmetrics.Metric:
+        return torchmetrics.Accuracy("multiclass", num_classes=classes, average="micro")
 
     def training_step(self, batch, _) -> Tensor:
-        x, label = batch
-        smoothing = self.recipe.label_smoothing
-        return F.cross_entropy(self.model(x).float(), label, self.class_weights, label_smoothing=smoothing)
+        *inputs, label = batch
+        if self.recipe.mixup:
+            inputs, label = mixup(inputs, self.targets(label), self.recipe.mixup)
+        return self.loss(self.model(*inputs).float(), label)
+
+    def targets(self, label: Tensor) -> Tensor:
+        """Labels (b) as rows of a distribution over the classes (b classes)."""
+        return F.one_hot(label, self.model.num_classes).float()
+
+    def loss(self, logits: Tensor, label: Tensor) -> Tensor:
+        return F.cross_entropy(logits, label, self.class_weights, label_smoothing=self.recipe.label_smoothing)
 
     def validation_step(self, batch, _) -> None:
-        x, label = batch
-        self.accuracy.update(self.model(x).float(), label)
+        *inputs, label = batch
+        self.metric.update(self.model(*inputs).float(), label)
 
     def score(self) -> float:
-        value = float(self.accuracy.compute())
-        self.accuracy.reset()
+        value = float(self.metric.compute())
+        self.metric.reset()
         return value
+
+
+class Tag(Classify):
+    """Several labels at once: binary cross-entropy; the score is mean average precision. Labels are (b classes) of 0 and 1."""
+
+    score_name = "mAP"
+
+    def make_metric(self, classes: int) -> torchmetrics.Metric:
+        return torchmetrics.classification.MultilabelAveragePrecision(num_labels=classes)
+
+    def targets(self, label: Tensor) -> Tensor:
+        return label
+
+    def loss(self, logits: Tensor, label: Tensor) -> Tensor:
+        smooth = self.recipe.label_smoothing
+        return F.binary_cross_entropy_with_logits(logits, label * (1 - smooth) + smooth / 2, pos_weight=self.class_weights)
+
+    def validation_step(self, batch, _) -> None:
+        *inputs, label = batch
+        self.metric.update(self.model(*inputs).float().sigmoid(), label.long())
 
 
 def schedule(optimizer, warmup: float, total: int) -> torch.optim.lr_scheduler.LambdaLR:

@@ -1,0 +1,1 @@
+"""The commands of `zoo`, one file a group; each adds itself to `app`."""

@@ -1,0 +1,210 @@
+"""Audio: log-mel frames are tokens, merged in time between stages; local attention first, the last stage sees every frame.
+
+Local stages: shifted windows (Liu et al. 2021) or a sliding band (Beltagy et al. 2020) over time, linear in the length.
+Global stage: table[time offset], clipped (Shaw et al. 2018). Every output of an item is the same alone and in any batch.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from zoo.core import (
+    Attention,
+    Band,
+    Block,
+    ClippedPosition,
+    Merge,
+    RelativePosition,
+    SteadyWindows,
+    Whole,
+    masked_mean,
+    merge_mask,
+)
+from zoo.core.attention import blank
+from zoo.models.audio_stem import ConvStem, MergeStem
+from zoo.models.mel import LogMel
+
+FAR = 128  # tokens: farther offsets share a row of the global table
+
+
+class Audio(nn.Module):
+    """Local-to-global attention over time. wave (b samples) in -1 .. 1, lengths (b) | None -> logits (b classes).
+
+    Arguments: num_classes (0: no classifier), dims and depths (one entry a stage), windows (tokens each stage sees around a
+    token; None: all), head_dim, local ("windows" | "band": of radius w // 2), stem ("patch" | "conv"), kernel (tokens of a
+    depthwise convolution before attention, odd; 0: none), drop_path (rate of the deepest block), and those of the front end,
+    LogMel: rate, n_fft, win, hop, mels, f_min, f_max. ValueError names a wrong one.
+
+    `lengths` are the real samples of each item; None: all. What stands behind them changes nothing. `augment`, None or a module
+    (mel (b frames mels), mask) -> mel, runs at training between the front end and the stem.
+    """
+
+    def __init__(
+        self,
+        num_classes: int = 10,
+        dims: tuple[int, ...] = (64, 128, 192),
+        depths: tuple[int, ...] = (2, 2, 4),
+        windows: tuple[int | None, ...] = (16, 16, None),
+        head_dim: int = 32,
+        local: str = "band",
+        stem: str = "conv",
+        kernel: int = 3,
+        drop_path: float = 0.0,
+        **mel,
+    ):
+        super().__init__()
+        _check(num_classes, dims, depths, windows, head_dim, local, stem, kernel, drop_path)
+        self.num_classes, self.num_features = num_classes, dims[-1]
+        self.grad_checkpointing, self.augment = False, None
+        self.frontend = LogMel(**mel)
+        self.frame_seconds = self.frontend.hop * 2 ** len(dims) / self.frontend.rate  # of one output token
+        self.stem = (MergeStem if stem == "patch" else ConvStem)(self.frontend.mels, dims[0])
+        rates = [drop_path * i / max(sum(depths) - 1, 1) for i in range(sum(depths))]
+        self.stages = nn.ModuleList()
+        for i, (dim, depth) in enumerate(zip(dims, depths)):
+            attns = [_attention(dim, dim // head_dim, windows[i], local, odd=j % 2) for j in range(depth)]
+            drops = rates[sum(depths[:i]) : sum(depths[: i + 1])]
+            self.stages.append(Stage(dims[i - 1] if i else None, dim, attns, drops, kernel))
+        self.norm = nn.LayerNorm(self.num_features)
+        self.apply(_init)
+        self.reset_classifier(num_classes)
+
+    def forward(self, wave: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return self.forward_head(*self.forward_features(wave, lengths))
+
+    def forward_features(self, wave: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """wave (b samples), lengths (b) -> normed tokens (b t num_features), mask (b t) or None: all real.
+
+        A token spans `frame_seconds`. ValueError for a wave without samples and for a length outside of 1 .. samples.
+        """
+        x, mask = self._tokens(wave, lengths)
+        for stage in self.stages:
+            x, mask = checkpoint(stage, x, mask, use_reentrant=False) if self._checkpoint() else stage(x, mask)
+        return self.norm(x), mask
+
+    def forward_head(self, x: Tensor, mask: Tensor | None = None, pre_logits: bool = False) -> Tensor:
+        """Tokens (b t num_features), mask (b t) -> logits (b num_classes), or the pooled vector where `pre_logits`."""
+        x = masked_mean(x, mask)
+        return x if pre_logits else self.classifier(x)
+
+    def forward_frames(self, wave: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """wave, lengths -> the classifier's logits of every token (b t num_classes) and the mask (b t) of real ones."""
+        x, mask = self.forward_features(wave, lengths)
+        return self.classifier(x), mask
+
+    def forward_embed(self, wave: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """wave, lengths -> unit vectors (b num_features)."""
+        return F.normalize(self.forward_head(*self.forward_features(wave, lengths), pre_logits=True), dim=-1)
+
+    def forward_intermediates(
+        self, wave: Tensor, lengths: Tensor | None = None, indices: list[int] | None = None
+    ) -> tuple[tuple[Tensor, Tensor | None], list[tuple[Tensor, Tensor | None]]]:
+        """Last normed tokens, and those after each stage in `indices` (default all): (b t dim) and the mask (b t) | None."""
+        count = len(self.stages)
+        if any(not -count <= i < count for i in indices or ()):
+            raise ValueError(f"Audio: indices={indices!r}; allowed: {-count} .. {count - 1}")
+        wanted = range(count) if indices is None else [i % count for i in indices]
+        (x, mask), kept = self._tokens(wave, lengths), []
+        for i, stage in enumerate(self.stages):
+            x, mask = stage(x, mask)
+            if i in wanted:
+                kept.append((x, mask))
+        return (self.norm(x), mask), kept
+
+    def reset_classifier(self, num_classes: int) -> None:
+        """A new, untrained classifier for `num_classes` (0: none)."""
+        self.num_classes = num_classes
+        self.classifier = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
+        self.classifier.apply(_init).to(self.norm.weight)
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        self.grad_checkpointing = enable
+
+    def group_matcher(self, coarse: bool = False) -> dict:
+        """timm's description of the depth of every parameter, for layer-wise learning rates."""
+        fine = [(r"^stages\.(\d+)\.merge", (0,)), (r"^stages\.(\d+)\.\w+\.(\d+)", None), (r"^norm", (99999,))]
+        return {"stem": r"^stem", "blocks": r"^stages\.(\d+)" if coarse else fine}
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of parameters that are position tables."""
+        return {name for name, _ in self.named_parameters() if name.endswith("position.table")}
+
+    def _tokens(self, wave: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        mel, mask = self.frontend(wave, lengths)
+        if self.augment is not None and self.training:
+            mel = self.augment(mel, mask)
+        return self.stem(mel.to(self.norm.weight.dtype), mask)
+
+    def _checkpoint(self) -> bool:
+        return self.grad_checkpointing and self.training
+
+
+class Stage(nn.Module):
+    """Merge in time (but for the first), then blocks: (b t c), mask (b t) -> (b t' dim), its mask."""
+
+    def __init__(self, merge_from: int | None, dim: int, attns: list[Attention], drops: list[float], kernel: int):
+        super().__init__()
+        self.merge = Merge(merge_from, dim, axes=1) if merge_from else None
+        self.local = nn.ModuleList(Local(dim, kernel) for _ in drops) if kernel else None
+        self.blocks = nn.ModuleList(Block(attn, dim, drop_path=drop) for attn, drop in zip(attns, drops))
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        if self.merge is not None:
+            x, mask = self.merge(x, mask), merge_mask(mask)
+        for j, block in enumerate(self.blocks):
+            x = block(self.local[j](x, mask) if self.local else x, mask)
+        return x, mask
+
+
+class Local(nn.Module):
+    """x + depthwise convolution of x over time, padding counts as 0: (b t dim) -> (b t dim). Source: Chu et al. 2021, eq. 1."""
+
+    def __init__(self, dim: int, kernel: int):
+        super().__init__()
+        self.conv = nn.Conv1d(dim, dim, kernel, padding=kernel // 2, groups=dim)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        x = blank(x, mask)
+        return x + self.conv(x.transpose(1, 2)).transpose(1, 2)
+
+
+def _attention(dim: int, heads: int, window: int | None, local: str, odd: int) -> Attention:
+    """Attention of one block; every other one is shifted by half a window."""
+    if window is None:
+        pattern, position = Whole(), ClippedPosition(FAR, heads)
+    elif local == "band":
+        pattern, position = Band(window // 2), ClippedPosition(window // 2, heads)
+    else:
+        pattern, position = SteadyWindows((window,), (window // 2 * odd,)), RelativePosition((window,), heads)
+    return Attention(dim, heads, pattern=pattern, position=position)
+
+
+def _init(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+def _check(num_classes, dims, depths, windows, head_dim, local, stem, kernel, drop_path) -> None:
+    def refuse(name, value, allowed):
+        raise ValueError(f"Audio: {name}={value!r}; allowed: {allowed}")
+
+    if not isinstance(num_classes, int) or num_classes < 0:
+        refuse("num_classes", num_classes, ">= 0 (0: no classifier)")
+    if not isinstance(head_dim, int) or head_dim < 1:
+        refuse("head_dim", head_dim, "an integer >= 1")
+    if not dims or any(not isinstance(dim, int) or dim < 1 or dim % head_dim for dim in dims):
+        refuse("dims", dims, f"multiples of head_dim={head_dim}")
+    if len(depths) != len(dims) or any(not isinstance(depth, int) or depth < 1 for depth in depths):
+        refuse("depths", depths, f"integers >= 1, one a stage, dims={dims}")
+    if len(windows) != len(dims) or any(w is not None and (not isinstance(w, int) or w < 1) for w in windows):
+        refuse("windows", windows, f"integers >= 1 or None, one a stage, dims={dims}")
+    if local not in ("windows", "band"):
+        refuse("local", local, "'windows', 'band'")
+    if stem not in ("patch", "conv"):
+        refuse("stem", stem, "'patch', 'conv'")
+    if not isinstance(kernel, int) or kernel < 0 or (kernel and kernel % 2 == 0):
+        refuse("kernel", kernel, "0 (none) or an odd integer")
+    if not 0 <= drop_path < 1:
+        refuse("drop_path", drop_path, "0 <= drop_path < 1")
