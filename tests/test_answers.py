@@ -74,10 +74,10 @@ def test_events_are_runs_of_frames():
         frame_seconds = 0.08
 
     frames = torch.tensor([[0.9, 0.1], [0.7, 0.5], [0.2, 0.6], [0.8, 0.4]])
-    assert answers.events(frames, Model, 0.5) == [
+    assert answers.events(frames, Model, 0.5, seconds=0.3) == [
         {"label": "dog", "start": 0.0, "end": 0.16, "probability": pytest.approx(0.9)},
         {"label": "rain", "start": 0.08, "end": 0.24, "probability": pytest.approx(0.6)},
-        {"label": "dog", "start": 0.24, "end": 0.32, "probability": pytest.approx(0.8)},
+        {"label": "dog", "start": 0.24, "end": 0.3, "probability": pytest.approx(0.8)},
     ]
 
 

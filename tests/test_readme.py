@@ -29,16 +29,32 @@ def test_exactly_two_set_up_commands():
     assert block("demo")[0].endswith("zoo demo") and block("test")[0].endswith("-m pytest")
 
 
-@pytest.mark.parametrize("command", commands("shell"))
-def test_shell_commands_run(command, capsys, monkeypatch, tmp_path):
-    """In a folder with a few pictures, as the README supposes."""
+def supplies(folder: Path) -> None:
+    """What the README supposes to lie in the user's folder: pictures, sounds, molecules, a network."""
+    import numpy as np
+    import soundfile
     from PIL import Image
 
-    monkeypatch.chdir(tmp_path)
-    for name, colour in {"red": (230, 20, 20), "blue": (20, 20, 230)}.items():
-        (tmp_path / "photos" / name).mkdir(parents=True)
+    for name, colour, pitch in (("red", (230, 20, 20), "low"), ("blue", (20, 20, 230), "high")):
+        (folder / "photos" / name).mkdir(parents=True)
+        (folder / "sounds" / pitch).mkdir(parents=True)
         for i in range(6):
-            Image.new("RGB", (48, 40), colour).save(tmp_path / "photos" / name / f"{i}.jpg")
+            Image.new("RGB", (48, 40), colour).save(folder / "photos" / name / f"{i}.jpg")
+            wave = 0.3 * np.sin(np.arange(8000) * (0.1 if pitch == "low" else 0.7))
+            soundfile.write(folder / "sounds" / pitch / f"{i}.wav", wave, 16000)
+    rows = [f"{'C' * (i + 1)}O,{-0.5 * i}" for i in range(12)]
+    (folder / "molecules.csv").write_text("\n".join(["smiles,solubility", *rows]))
+    (folder / "network").mkdir()
+    nodes = [f"{i},{i % 2},{'even' if i % 2 == 0 else 'odd'},{('train', 'val', 'test')[i % 3]}" for i in range(12)]
+    (folder / "network" / "nodes.csv").write_text("\n".join(["id,weight,label,split", *nodes]))
+    (folder / "network" / "edges.csv").write_text("\n".join(["source,target", *(f"{i},{(i + 2) % 12}" for i in range(12))]))
+
+
+@pytest.mark.parametrize("command", commands("shell") + commands("shell 2"))
+def test_shell_commands_run(command, capsys, monkeypatch, tmp_path):
+    """In a folder with a few pictures, as the README supposes."""
+    monkeypatch.chdir(tmp_path)
+    supplies(tmp_path)
     words = shlex.split(command.split(" > ")[0].split("   #")[0])
     assert words[0] == "zoo"
     needs = [["index", "build", "photos.index", "photos"]] if "photos.index" in words and "build" not in words else []
@@ -55,9 +71,9 @@ def test_python_example_runs(monkeypatch, tmp_path):
     from PIL import Image
 
     monkeypatch.chdir(tmp_path)
+    supplies(tmp_path)
     Image.new("RGB", (50, 40), "red").save("cat.jpg")
-    (tmp_path / "photos").mkdir()
-    Image.new("RGB", (50, 40), "blue").save("photos/sea.jpg")
+    (tmp_path / "sounds" / "low" / "1.wav").rename("dog.wav")
     exec("\n".join(block("python")), {})
 
 

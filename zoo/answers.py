@@ -102,18 +102,21 @@ def predict_frames(self: nn.Module, items, threshold: float = 0.5) -> list[dict]
             logits, mask = self.forward_frames(*x)
             for row, place in enumerate(places):
                 frames = logits[row] if mask is None else logits[row][mask[row]]
-                results[place] = {"item": shown(items, place), "events": events(chances(self, frames), self, threshold)}
+                found = events(chances(self, frames), self, threshold, seconds=float(x[1][row]) / self.preprocess.rate)
+                results[place] = {"item": shown(items, place), "events": found}
     return results
 
 
-def events(frames: Tensor, model: nn.Module, threshold: float) -> list[dict]:
-    """Runs of frames (t classes) at or above `threshold`, by start."""
+def events(frames: Tensor, model: nn.Module, threshold: float, seconds: float) -> list[dict]:
+    """Runs of frames (t classes) at or above `threshold`, by start; none ends behind the clip, which has `seconds`."""
     found = []
     for label, column in zip(model.card.labels, frames.T):
         fired = torch.cat([column.new_zeros(1), (column >= threshold).to(column), column.new_zeros(1)]).diff()
-        for start, end in zip((fired == 1).nonzero().flatten().tolist(), (fired == -1).nonzero().flatten().tolist()):
+        starts, ends = ((fired == sign).nonzero().flatten().tolist() for sign in (1, -1))
+        for start, end in zip(starts, ends):
             found.append({"label": label, "start": round(start * model.frame_seconds, 3),
-                          "end": round(end * model.frame_seconds, 3), "probability": round(float(column[start:end].max()), 6)})
+                          "end": round(min(end * model.frame_seconds, seconds), 3),
+                          "probability": round(float(column[start:end].max()), 6)})
     return sorted(found, key=lambda event: (event["start"], event["label"]))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from zoo import answers, checkpoint
+from zoo.data.folders import split_name
 from zoo.data.images import open_pairs, splits
 from zoo.data.items import Items, unreadable
 from zoo.errors import ZooError
@@ -75,10 +76,13 @@ def save_scores(source, result: dict) -> None:
     found = {name: result[name] for name in ("accuracy", "mAP", "RMSE", "MAE", "AUC", "MRR") if name in result} or {
         f"R@10 {kind}": result[kind]["text_to_image"]["R@10"]
         for kind in ("first caption", "unseen captions", "all captions") if kind in result}
-    unit = {"unit": result["unit"]} if result.get("unit") else {}
-    rows = [{"metric": name, "value": value, **unit, "split": result["split"], "seed": seed, "items": result["items"]}
+    more = {"unit": result["unit"]} if result.get("unit") else {}
+    split = split_name(result["split"] or "all")
+    if split in card.recipe.get("hold_out", ()):  # a fold, a speaker: what the recipe kept away from training is the test
+        more["where"], split = f"{card.recipe['split_column']} = {split}", "test"
+    rows = [{"metric": name, "value": value, **more, "split": split, "seed": seed, "items": result["items"]}
             for name, value in found.items()]
-    card.scores = [row for row in card.scores if row["split"] != result["split"]] + rows
+    card.scores = [row for row in card.scores if row["split"] != split] + rows
     checkpoint.replace_card(file, card)
     if file.with_name("index.json").is_file():
         checkpoint.write_index(file.parent)

@@ -67,7 +67,8 @@ def lines(results: list[dict], units: dict[str, str]) -> list[str]:
         elif "tags" in row:
             out.append(f"{row['item']}  {', '.join(row['tags']) or '-'}")
         elif "events" in row:
-            out += [f"{row['item']}  {e['start']:.2f}-{e['end']:.2f} s  {e['label']}  {e['probability']:.3f}" for e in row["events"]]
+            out += [f"{row['item']}  {event['start']:.2f}-{event['end']:.2f} s  {event['label']}  {event['probability']:.3f}"
+                    for event in row["events"]]
         else:
             values = [f"{name} {value:.4g} {units.get(name, '')}".rstrip() for name, value in row.items() if name != "item"]
             out.append("  ".join([row["item"], *values]))

@@ -36,7 +36,8 @@ def molecules(tmp_path_factory):
         carbons, end = 1 + i % 12, ("", "O", "N")[i % 3]
         y = 100 + 3 * carbons - 20 * (end == "O")
         rows.append({"smiles": "C" * carbons + end, "y": y, "z": "" if i % 3 else -y, "label": end or "none",
-                     "acid": int(end == "O"), "base": "" if i % 5 == 0 else int(end == "N"), "split": ("train", "train", "train", "val", "test")[i % 5]})
+                     "acid": int(end == "O"), "base": "" if i % 5 == 0 else int(end == "N"),
+                     "split": ("train", "train", "train", "val", "test")[i % 5]})
     return write(tmp_path_factory.mktemp("molecules") / "chains.csv", rows)
 
 
@@ -54,8 +55,9 @@ def test_regression_answers_in_the_units_of_the_data(recipe, tmp_path, molecules
     train = [100 + 3 * (1 + i % 12) - 20 * (i % 3 == 1) for i in range(60) if i % 5 < 3]
     assert target["name"] == "mass" and target["unit"] == "u" and target["mean"] == pytest.approx(np.mean(train), abs=1e-4)
     assert target["std"] == pytest.approx(np.std(train), rel=1e-5)
-    assert result.score < 6 and model.card.scores[0] == {"metric": "RMSE", "value": pytest.approx(result.score, abs=1e-4), "unit": "u",
-                                                         "split": "val", "seed": 1, "epoch": model.card.scores[0]["epoch"]}
+    score = model.card.scores[0]
+    assert result.score < 6 and score == {"metric": "RMSE", "value": pytest.approx(result.score, abs=1e-4), "unit": "u",
+                                          "split": "val", "seed": 1, "epoch": score["epoch"]}
     found = evaluate.evaluate(model, molecules, evaluate.Options("val"))
     assert found["RMSE"] == pytest.approx(result.score, rel=1e-3) and found["unit"] == "u" and found["items"] == 12
     answers = [model.predict([smiles])[0]["mass"] for smiles in ("CCCC", "[Na+].[Cl-]", "C")]
@@ -67,11 +69,13 @@ def test_predict_writes_a_table_with_units_and_lists_what_is_no_molecule(recipe,
     model = zoo.load(run.train(replace(recipe, epochs=1), tmp_path).folder)
     table = write(tmp_path / "new.csv", [{"smiles": "CCO"}, {"smiles": "C(("}, {"smiles": "C"}])
     good, bad = predict.predict(model, [str(table), "CC"])
-    assert [row["item"] for row in good] == ["CCO", "C", "CC"] and bad[0][0] == "new.csv:1" and "invalid SMILES 'C(('" in bad[0][1]
+    assert [row["item"] for row in good] == ["CCO", "C", "CC"]
+    assert bad[0][0] == "new.csv:1" and "invalid SMILES 'C(('" in bad[0][1]
     predict.write_csv(good, tmp_path / "out.csv", predict.units(model.card))
     rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
     assert list(rows[0]) == ["item", "mass [u]"] and float(rows[2]["mass [u]"]) == pytest.approx(good[2]["mass"])
-    assert predict.lines(good, predict.units(model.card))[0].startswith("CCO  mass ") and predict.lines(good, {"mass": "u"})[0].endswith(" u")
+    line = predict.lines(good, predict.units(model.card))[0]
+    assert line.startswith("CCO  mass ") and line.endswith(" u")
     with pytest.raises(ZooError, match="nowhere.csv: no such file"):
         predict.predict(model, ["nowhere.csv"])
 
@@ -96,7 +100,8 @@ def test_several_targets_with_missing_values(recipe, tmp_path, molecules):
     recipe = replace(recipe, targets=["y", "z"], names=[], units=[], epochs=40, metric="mae")
     model = zoo.load(run.train(recipe, tmp_path).folder)
     assert [target["name"] for target in model.card.targets] == ["y", "z"]
-    assert model.card.targets[1]["mean"] == pytest.approx(np.mean([-(100 + 3 * (1 + i % 12)) for i in range(60) if i % 5 < 3 and not i % 3]))
+    known = [-(100 + 3 * (1 + i % 12)) for i in range(60) if i % 5 < 3 and not i % 3]
+    assert model.card.targets[1]["mean"] == pytest.approx(np.mean(known))
     found = evaluate.evaluate(model, molecules, evaluate.Options("test"))["targets"]
     assert found["y"]["items"] == 12 and found["z"]["items"] == 4 and found["z"]["MAE"] < 25
 
@@ -117,7 +122,8 @@ def test_fine_tuning_on_another_target(recipe, tmp_path):
     first = run.train(replace(recipe, epochs=2), tmp_path)
     tuned = replace(recipe, start=str(first.folder), targets=["z"], names=["less"], units=[], arguments={}, epochs=1)
     model = zoo.load(run.train(tuned, tmp_path).folder)
-    assert model.card.targets[0]["name"] == "less" and list(model.card.parents) == [zoo.load(first.folder).card.name or str(first.folder)]
+    assert model.card.targets[0]["name"] == "less"
+    assert list(model.card.parents) == [zoo.load(first.folder).card.name or str(first.folder)]
     assert model.card.arguments["dim"] == 16
 
 
@@ -135,8 +141,8 @@ def network(tmp_path_factory):
 
 @pytest.mark.parametrize("how", [{}, {"neighbours": ["5", "5"], "batch_size": 4}, {"parts": 3, "batch_size": 2}])
 def test_nodes_are_labelled(network, tmp_path, how, capsys):
-    recipe = Recipe(task="node_classification", model="graph_pico", arguments={**SMALL, "path": "edges"}, data=str(network), val="val",
-                    epochs=40, lr=1e-2, precision="fp32", **how)
+    recipe = Recipe(task="node_classification", model="graph_pico", arguments={**SMALL, "path": "edges"}, data=str(network),
+                    val="val", epochs=40, lr=1e-2, precision="fp32", **how)
     result = run.train(recipe, tmp_path)
     assert "60 nodes" in capsys.readouterr().err and result.score > 0.75
     model = zoo.load(result.folder)
@@ -155,11 +161,12 @@ def test_what_is_wrong_with_a_network_is_said(network, tmp_path):
 
 def test_links_asked_for_are_never_shown(network):
     from zoo.data.graphs import open_graphs
+    from zoo.data.links import Links
     from zoo.schema import GraphPreprocess
 
     items = open_graphs(network)
     graph = items.encode(GraphPreprocess.fit(items.sources))[0]
-    links = nodes.Links.of(graph, seed=0)
+    links = Links.of(graph, seed=0)
     sets = {name: set(map(tuple, part.T.tolist())) for name, part in links.part.items()}
     whole = set(map(tuple, graph.edge_index.T.tolist()))
     assert sum(map(len, sets.values())) == len(whole) // 2 and not sets["train"] & (sets["val"] | sets["test"])
@@ -173,11 +180,11 @@ def test_links_asked_for_are_never_shown(network):
 
 
 def test_links_are_predicted(network, tmp_path):
-    recipe = Recipe(task="link_prediction", model="graph_pico", arguments={**SMALL, "path": "dense"}, data=str(network), epochs=60, lr=1e-2,
-                    precision="fp32")
+    recipe = Recipe(task="link_prediction", model="graph_pico", arguments={**SMALL, "path": "dense"}, data=str(network),
+                    epochs=60, lr=1e-2, precision="fp32")
     result = run.train(recipe, tmp_path)
     model = zoo.load(result.folder)
-    assert model.card.head == "links" and result.score > 0.62  # within a community no link is likelier than another: 0.75 is the most
+    assert model.card.head == "links" and result.score > 0.62  # within a community all links are alike: 0.75 is the most
     assert evaluate.evaluate(model, network, evaluate.Options("test"))["AUC"] > 0.55
     with pytest.raises(UsageError, match="answers about links"):
         predict.predict(model, [str(network)])

@@ -31,7 +31,8 @@ def tones(tmp_path_factory):
     for i in range(72):
         label = list(PITCHES)[i % 3]
         time = np.arange(int(8000 * random.uniform(0.2, 0.5))) / 8000
-        wave = 0.3 * np.sin(2 * np.pi * PITCHES[label] * random.uniform(0.9, 1.1) * time) + 0.02 * random.standard_normal(len(time))
+        wave = 0.3 * np.sin(2 * np.pi * PITCHES[label] * random.uniform(0.9, 1.1) * time)
+        wave += 0.02 * random.standard_normal(len(time))
         soundfile.write(folder / f"{i}.wav", wave, 8000)
         rows.append({"file": f"{i}.wav", "label": label, "fold": i % 4 + 1, "tags": label if i % 2 else f"{label};even"})
     with open(folder / "tones.csv", "w", newline="") as stream:
@@ -43,8 +44,8 @@ def tones(tmp_path_factory):
 
 @pytest.fixture
 def recipe(tones):
-    return Recipe(task="audio_classification", model="audio_pico", arguments=TINY, data=str(tones), val=0.25, epochs=4, batch_size=12,
-                  lr=5e-3, ema=0.9, augment="medium", precision="fp32", seed=3)
+    return Recipe(task="audio_classification", model="audio_pico", arguments=TINY, data=str(tones), val=0.25, epochs=4,
+                  batch_size=12, lr=5e-3, ema=0.9, augment="medium", precision="fp32", seed=3)
 
 
 def test_a_run_learns_and_answers(recipe, tmp_path, tones, capsys):

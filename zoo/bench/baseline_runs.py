@@ -38,14 +38,15 @@ class Baseline:
     layers: int | None = None
 
     def __post_init__(self):
-        wrong = {"conv": self.conv not in ("gine", "gcn"), "dim": (self.dim or 1) < 1 or self.dim == 0,
-                 "layers": (self.layers or 1) < 1 or self.layers == 0}
-        for name in (name for name, refused in wrong.items() if refused):
-            raise UsageError(f"baselines: --{name} {getattr(self, name)}; allowed: {'gine, gcn' if name == 'conv' else '>= 1'}")
+        if self.conv not in ("gine", "gcn"):
+            raise UsageError(f"baselines: --conv {self.conv}; allowed: gine, gcn")
+        for name, value in {"--dim": self.dim, "--layers": self.layers}.items():
+            if value is not None and value < 1:
+                raise UsageError(f"baselines: {name} {value}; allowed: >= 1")
 
 
 def run(recipe: Recipe, baseline: Baseline) -> dict:
-    """Trains; {"baseline", "dim", "layers", "parameters", "metric", "unit", "val", "test", ...}, the scores those of the best epoch.
+    """Trains; {"baseline", "dim", "layers", "parameters", "metric", "unit", "val", "test", ...}: the scores of the best epoch.
 
     UsageError where there is no baseline for the recipe, or where the test split would be seen before the end.
     """
@@ -122,8 +123,8 @@ def _check(recipe: Recipe, baseline: Baseline) -> None:
     if recipe.start or recipe.freeze or recipe.layer_decay != 1:
         raise UsageError("baselines: start, freeze and layer_decay are for fine-tuning; a baseline learns from scratch")
     if recipe.val == TEST or recipe.hold_out and TEST not in recipe.hold_out:
-        raise UsageError(f"baselines: val {recipe.val!r}, hold_out {recipe.hold_out}: the split {TEST!r} would be seen before the end; "
-                         f"--val val, and {TEST} among --hold-out")
+        raise UsageError(f"baselines: val {recipe.val!r}, hold_out {recipe.hold_out}: split {TEST!r} would be seen before the "
+                         f"end; choose another --val, and have {TEST} among --hold-out")
 
 
 def _say(text: str) -> None:

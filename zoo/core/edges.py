@@ -2,8 +2,8 @@
 
 Pairs are sorted by query; those of node i are the rows offsets[i] .. offsets[i + 1]. Two kernels give the same: one with
 gradients that gathers and sums, and one for inference that treats the pairs as a sparse matrix per head and never stores a
-value vector per edge (measured 3.5 times as fast as torch-geometric's TransformerConv at 100,000 nodes, with an eighth of the
-memory).
+value vector per edge (100,000 nodes of 10 neighbours: 5 times as fast as torch-geometric's TransformerConv; the one with
+gradients: 0.9 times).
 """
 
 import warnings

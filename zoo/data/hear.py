@@ -67,8 +67,8 @@ class SoundDataset(Dataset):
     A place is an index, or what the loader sends: (index, epoch, repeat). augment: none is the preprocessing of
     inference (with preprocess.seconds: the centre). The others cut at random where preprocess.seconds is set, and
     light: gain +-3 dB, shift in time by at most 5 % of the clip; medium: 6 dB, 10 %, speed +-10 %; strong: 10 dB, 20 %,
-    speed +-20 %, white noise 10 to 40 dB below the clip. cache: waves stay in memory if all fit in 1 GiB; if not, of a long file only the part
-    that is cut out is read.
+    speed +-20 %, white noise 10 to 40 dB below the clip. cache: waves stay in memory if all fit in 1 GiB; if not, of a long
+    file only the part that is cut out is read.
     """
 
     collate = staticmethod(collate)

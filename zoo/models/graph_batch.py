@@ -134,9 +134,9 @@ class Collate:
         need = self.pair_bytes * float(len(squares) * squares.max() ** 2 if whole else (squares**2).sum())
         if need > self.limit_bytes:
             raise ZooError(
-                f"{len(squares)} graphs of up to {int(squares.max())} nodes: all pairs need about {need / 2**30:.1f} GiB, allowed "
-                f"are {self.limit_bytes / 2**30:.1f} GiB;\nuse smaller batches (zoo.data.buckets.PairBudget), or path='edges' "
-                "for attention along edges only")
+                f"{len(squares)} graphs of up to {int(squares.max())} nodes: all pairs need about {need / 2**30:.1f} GiB, "
+                f"allowed are {self.limit_bytes / 2**30:.1f} GiB;\nuse smaller batches (zoo.data.buckets.PairBudget), or "
+                "path='edges' for attention along edges only")
 
     def _pairs(self, parts: list[Structure], sizes: np.ndarray, first: np.ndarray):
         """query, key, hops, walks of all pairs: those of the graphs in order, then those with virtual nodes."""

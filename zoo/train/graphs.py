@@ -61,14 +61,14 @@ class Graphs(Sets):
         columns, label = target_columns(recipe), None
         if recipe.task == "graph_classification" and len(columns) < 2:
             columns, label = [], label_column(recipe)
-        return open_graphs(recipe.data, split=name, split_column=recipe.split_column, smiles=recipe.smiles, targets=columns, label=label)
+        return open_graphs(recipe.data, name, recipe.split_column, recipe.smiles, columns, label)
 
     @classmethod
     def steps(cls, recipe: Recipe, train: GraphItems) -> GraphPreprocess:
         if recipe.start:
             return GraphPreprocess.from_dict({**start_card(recipe).preprocess, **recipe.preprocess})
         if isinstance(train.sources[0], str):
-            return GraphPreprocess.from_dict(recipe.preprocess)  # molecules have one vocabulary, whatever the training split holds
+            return GraphPreprocess.from_dict(recipe.preprocess)  # molecules have one vocabulary, whatever there is to train on
         return GraphPreprocess.fit(train.sources, recipe.scaling, recipe.directed)
 
     def summary(self) -> str:

@@ -72,7 +72,7 @@ def train(recipe: Recipe, runs: Path = Path("runs"), skip_bad: bool = False, res
 
 
 def fit(recipe: Recipe, data: sets.Sets, task: Task, log: callbacks.Log, last: Path | None = None) -> None:
-    """Trains `task` on `data` by everything the recipe says; from the training state `last`. A signal stops it: log.state.caught."""
+    """Trains `task` on `data` as the recipe says, from the training state `last`. A signal that stops it: log.state.caught."""
     trainer = _trainer(recipe, precision_of(recipe), log)
     train_loader, val_loader = data.loaders(recipe)
     task.total_steps = recipe.epochs * -(-len(train_loader) // recipe.accumulate)
