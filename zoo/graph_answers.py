@@ -18,7 +18,11 @@ def predict(model, items: list[str]) -> tuple[list[dict], list[tuple[str, str]]]
         if model.level != "graph" or path.exists() and is_network(path):
             good += _nodes(model, path)
             continue
-        found = _graphs(model, item, path)
+        try:
+            found = _graphs(model, item, path)
+        except ZooError as error:
+            bad.append((item, str(error).removeprefix(f"{item}: ")))
+            continue
         broken = dict(unreadable(found))
         bad += broken.items()
         fine = found.subset([i for i, key in enumerate(found.keys) if key not in broken])

@@ -8,7 +8,7 @@ from pathlib import Path
 from zoo import checkpoint
 from zoo.data.images import open_pictures
 from zoo.data.items import unreadable
-from zoo.errors import UsageError
+from zoo.errors import UsageError, ZooError
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,11 @@ def predict(model, items: list[str], asked: Asked = Asked()) -> tuple[list[dict]
         return graph_answers.predict(model, items)
     good, bad = [], []
     for item in map(Path, items):
-        found = _open(card.modality, item)
+        try:
+            found = _open(card.modality, item)
+        except ZooError as error:
+            bad.append((str(item), str(error).removeprefix(f"{item}: ")))
+            continue
         broken = dict(unreadable(found))
         bad += [(str(item / key) if item.is_dir() else str(item) if len(found) == 1 else key, why) for key, why in broken.items()]
         fine = found.subset([i for i, key in enumerate(found.keys) if key not in broken])

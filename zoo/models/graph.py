@@ -142,7 +142,7 @@ class Graph(nn.Module):
 
     def _nodes(self, batch: GraphBatch) -> Tensor:
         """First states: columns, chances of return P^k_ii or degrees, then the virtual nodes."""
-        x = self.node_embed(batch.x_cat, batch.x_float)
+        x = self.node_embed(batch.x_cat, self.dropout(batch.x_float))
         if self.node_walks is not None:
             x = x + self.node_walks(batch.walks.index_select(0, batch.loops).to(x.dtype))
         if self.centrality is not None:
