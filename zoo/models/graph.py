@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from zoo.core.adjacency import Distance, NodeAttention, Plain, Walks, biases
 from zoo.models.graph_batch import PATHS, Collate, GraphBatch
-from zoo.models.graph_parts import POOLS, Centrality, Columns, EdgeSum, GraphBlock
+from zoo.models.graph_parts import POOLS, Centrality, Columns, EdgeSum, GraphBlock, averaged
 
 CHOICES = {
     "level": ("graph", "node", "edge"),
@@ -29,7 +29,8 @@ class Graph(nn.Module):
     categorical column, 0 being "unknown"), node_floats and edge_floats (columns), directed; dim, depth, heads, pair_dim (width
     of the pair states), mlp_ratio, dropout; bias ("walks" | "adjacency" | "distance"), walks (powers K), local ("gine": also a
     sum over real edges | "none"), virtual_node, pool ("mean" | "sum" | "virtual"), path ("auto" | "dense" | "edges": who sees
-    whom). ValueError names a wrong one. The levels share all weights but those of the classifier. `collate` makes the batches.
+    whom), smooth (steps of averaging the float columns over neighbours, before anything else). ValueError names a wrong one.
+    The levels share all weights but those of the classifier. `collate` makes the batches.
     """
 
     def __init__(
@@ -53,10 +54,12 @@ class Graph(nn.Module):
         virtual_node: bool = False,
         pool: str = "mean",
         path: str = "auto",
+        smooth: int = 0,
     ):
         super().__init__()
         _check({name: value for name, value in locals().items() if name not in ("self", "__class__")})
         self.level, self.path, self.pool, self.num_features, self.pair_dim = level, path, pool, dim, pair_dim
+        self.smooth = smooth
         self.schema = {"x_cat": len(node_categories), "x_float": node_floats,
                        "edge_cat": len(edge_categories), "edge_float": edge_floats}
         self.walks, self.directed = walks if bias == "walks" else 0, directed
@@ -142,7 +145,7 @@ class Graph(nn.Module):
 
     def _nodes(self, batch: GraphBatch) -> Tensor:
         """First states: columns, chances of return P^k_ii or degrees, then the virtual nodes."""
-        x = self.node_embed(batch.x_cat, self.dropout(batch.x_float))
+        x = self.node_embed(batch.x_cat, averaged(self.dropout(batch.x_float), batch.edge_index, self.smooth))
         if self.node_walks is not None:
             x = x + self.node_walks(batch.walks.index_select(0, batch.loops).to(x.dtype))
         if self.centrality is not None:
@@ -174,7 +177,7 @@ def _check(arguments: dict) -> None:
     for name, allowed in CHOICES.items():
         if arguments[name] not in allowed:
             refuse(name, ", ".join(map(repr, allowed)))
-    for name in ("num_classes", "node_floats", "edge_floats"):
+    for name in ("num_classes", "node_floats", "edge_floats", "smooth"):
         if not isinstance(arguments[name], int) or arguments[name] < 0:
             refuse(name, "an integer >= 0")
     for name in ("dim", "depth", "heads", "pair_dim", "walks"):

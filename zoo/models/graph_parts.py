@@ -99,3 +99,16 @@ def pool_virtual(x: Tensor, batch: GraphBatch) -> Tensor:
 
 
 POOLS = {"mean": pool_mean, "sum": pool_sum, "virtual": pool_virtual}
+
+
+def averaged(x: Tensor, edge_index: Tensor, steps: int) -> Tensor:
+    """x (nodes c), `steps` times replaced by the mean over a node and the sources of its edges. Source: Wu et al. 2019, SGC."""
+    if not steps or not x.shape[1]:
+        return x
+    nodes = torch.arange(len(x), device=x.device)
+    places = torch.cat([edge_index.flip(0), torch.stack([nodes, nodes])], 1)  # row: who averages, column: over whom
+    count = torch.bincount(places[0], minlength=len(x))
+    share = torch.sparse_coo_tensor(places, 1 / count[places[0]].to(x.dtype), (len(x), len(x)), check_invariants=False)
+    for _ in range(steps):
+        x = torch.sparse.mm(share, x)
+    return x
