@@ -15,7 +15,7 @@ LEVELS = [
     {"models", "convert"},  # convert/*.py are rename rules: plain functions on state dicts
     {"registry", "card", "towers", "recording"},
     {"checkpoint", "preprocess", "sound", "tokens", "columns", "rawgraph", "molecules", "schema", "scaler"},
-    {"inference", "answers", "pairs"},  # pairs: the text-image part of inference
+    {"inference", "answers", "pairs", "foreign"},  # pairs: the text-image part of inference; foreign: public weights
     {"data", "train", "retrieval", "explain", "evaluate", "predict", "graph_answers", "show", "export", "bench"},
     {"commands"},  # one file a group of commands
     {"cli"},

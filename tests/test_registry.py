@@ -11,7 +11,7 @@ from zoo.errors import ZooError
 from zoo.models.graph_batch import Collate
 
 NAMES = registry.names()
-CLASSIFIERS = [name for name in NAMES if registry.find(name).modality in ("image", "audio", "graph")]
+CLASSIFIERS = [name for name in NAMES if registry.find(name).modality in ("image", "audio", "graph", "text")]
 
 
 def inputs(name: str, batch: int):
@@ -29,7 +29,7 @@ def inputs(name: str, batch: int):
     ids = torch.randint(1000, 20000, (batch, 7), generator=generator)
     mask = torch.ones(batch, 7, dtype=torch.bool)
     mask[0, 5:] = False
-    return ids, mask, x
+    return (ids, mask) if modality == "text" else (ids, mask, x)
 
 
 def ring(seed: int, n: int) -> SimpleNamespace:
@@ -133,7 +133,7 @@ def test_parameters_are_as_listed(model):
 def test_position_tables_are_not_decayed(model):
     names = {name for name, _ in model.named_parameters()}
     assert model.no_weight_decay() <= names
-    assert any(name.endswith("position.table") for name in model.no_weight_decay())
+    assert any(name.endswith(("position.table", "position.weight")) for name in model.no_weight_decay())
 
 
 @torch.no_grad()

@@ -19,8 +19,15 @@ def list_models(pattern: str = "*") -> list[str]:
     return registry.names(pattern) + [name for name in checkpoint.shipped() if fnmatch(name, pattern)]
 
 
-def create_model(name: str, **arguments):
-    """A freshly initialised model of the registry, with a card and preprocessing. ZooError for an unknown name."""
+def create_model(name: str, weights: str | None = None, **arguments):
+    """A freshly initialised model of the registry, with a card and preprocessing. ZooError for an unknown name.
+
+    `weights`: public ones instead, "source:file" (sources: zoo convert --help), "hf:owner/name" or "timm:name".
+    """
+    if weights is not None:
+        from zoo import foreign
+
+        return foreign.create(name, weights, arguments)
     from zoo import inference
 
     return inference.create(name, arguments)

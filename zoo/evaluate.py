@@ -62,7 +62,9 @@ def _score(model, items, recipe: Recipe, options: Options) -> dict:
 def recipe_of(card, data: Path, options: Options) -> Recipe:
     """The recipe a model was trained by (of one without: the first task of its modality), on other data."""
     known = {f.name for f in fields(Recipe)}
-    task = next(task for task, modality in TASKS.items() if modality == card.modality)
+    task = next((task for task, modality in TASKS.items() if modality == card.modality), None)
+    if task is None:
+        raise ZooError(f"{card.name or card.model}: a {card.modality} model gives vectors (model.embed) and has no score")
     stored = {key: value for key, value in card.recipe.items() if key in known}
     given = {"split_column": options.split_column, "captions": options.captions}
     return Recipe(**{"task": task, "model": card.model, **stored, **{k: v for k, v in given.items() if v}, "data": str(data)})

@@ -68,6 +68,10 @@ def preprocessing(modality: str):
         from zoo.schema import GraphPreprocess
 
         return GraphPreprocess.from_dict
+    if modality == "text":
+        from zoo.tokens import TextPreprocess
+
+        return TextPreprocess.from_dict
     return ImagePreprocess.from_dict
 
 
@@ -86,6 +90,9 @@ def inputs(model: nn.Module, prepared: list) -> tuple:
     if model.card.modality == "audio":
         lengths = torch.tensor([len(wave) for wave in prepared])
         return pad_sequence(prepared, batch_first=True).to(device), lengths.to(device)
+    if model.card.modality == "text":
+        real = [torch.ones(len(ids), dtype=torch.bool) for ids in prepared]
+        return tuple(pad_sequence(part, batch_first=True).to(device) for part in (prepared, real))
     if model.card.modality == "graph":
         return (model.collate(prepared).to(device),)
     return (torch.stack(prepared).to(device),)

@@ -109,6 +109,8 @@ _audio("small", (192, 384, 768), (2, 2, 6), 47.9)
 _audio("base", (256, 512, 1024), (2, 2, 6), 85.0)
 register(Spec("audio_htsat", "audio", "zoo.models.htsat:HTSAT", {"num_classes": 527}, {"rate": 48000}, 27.5,
               "HTS-AT to the letter with CLAP's front end: windows on a folded mel picture"))
+register(Spec("text_bert", "text", "zoo.models.text:Text", {"num_classes": 0}, {"max_length": 256}, 22.6,
+              "BERT's encoder to the letter, sized as MiniLM; sentence vectors"))
 
 
 def _graph(size: str, dim: int, depth: int, heads: int, pair_dim: int, parameters: float) -> None:

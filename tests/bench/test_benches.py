@@ -33,7 +33,7 @@ def test_attention(monkeypatch):
     result = bench.run("attention", QUICK, silent)
     assert {record["row"] for record in result["results"]} == attention.FORMS.keys()
     for record in complete(result).values():
-        assert record["error"] <= 1e-5 and 0 < record["limit_linear_ms"]
+        assert record["error"] <= attention.LOOSE.get(record["row"], 1e-5) and 0 < record["limit_linear_ms"]
     assert len(result["results"]) == 3 * len(attention.FORMS)
 
 

@@ -2,19 +2,11 @@
 
 import pytest
 import torch
-from torch import nn
+from swin_peers import away_from_zero, close, old_layout
 
 from zoo.convert.swin import from_timm
 from zoo.errors import ZooError
 from zoo.models.image import Image
-
-
-def away_from_zero(model: nn.Module) -> nn.Module:
-    """Weights as in no initialisation, so that every bias and table takes part."""
-    torch.manual_seed(0)
-    for p in model.parameters():
-        nn.init.normal_(p, std=0.05) if p.ndim > 1 else nn.init.normal_(p, 0.5, 0.2)
-    return model.eval()
 
 
 def small():
@@ -29,24 +21,6 @@ def tiny():
     import timm
 
     return away_from_zero(timm.create_model("swin_tiny_patch4_window7_224")), Image().eval(), 224
-
-
-def close(ours: torch.Tensor, theirs: torch.Tensor, name: str, tolerance: float = 1e-5) -> None:
-    error = (ours - theirs).abs().max() / theirs.abs().max()
-    assert error < tolerance, f"{name}: {error:.1e} of the scale"
-
-
-def old_layout(state: dict) -> dict:
-    """What timm 0.6 and the authors wrote: merging at the end of the stage before, buffers, a flat head."""
-    old = {}
-    for key, value in state.items():
-        if ".downsample." in key:
-            stage = int(key.split(".")[1])
-            key = key.replace(f"layers.{stage}.", f"layers.{stage - 1}.")
-        old[key.replace("head.fc.", "head.")] = value
-    old["layers.0.blocks.1.attn_mask"] = torch.zeros(4, 49, 49)
-    old["layers.0.blocks.0.attn.relative_position_index"] = torch.zeros(49, 49)
-    return old
 
 
 @pytest.mark.parametrize("make", [small, tiny])
@@ -104,15 +78,15 @@ def test_without_a_classifier():
     Image(0, dims=(32, 64), depths=(2, 2)).load_state_dict(state, strict=True)
 
 
-def test_foreign_keys_are_counted_and_the_first_five_shown():
+def test_foreign_keys_are_counted_and_the_first_shown():
     theirs, _, _ = small()
     state = theirs.state_dict()
     known = len(state)
     state |= {f"layers.0.blocks.0.attn.cpb_mlp.{i}.weight": torch.zeros(512, 2) for i in range(7)}
     with pytest.raises(ZooError) as error:
         from_timm(state)
-    head, *rows = str(error.value).splitlines()
+    head, first = str(error.value).split(", first: ")
     assert head == f"not a timm Swin state dict: 7 of {known + 7} keys unknown"
-    assert rows == [f"  layers.0.blocks.0.attn.cpb_mlp.{i}.weight  [512, 2]" for i in range(5)]
+    assert first == ", ".join(f"layers.0.blocks.0.attn.cpb_mlp.{i}.weight" for i in range(3))
     with pytest.raises(ZooError, match="0 of 0 keys"):
         from_timm({})

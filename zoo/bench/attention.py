@@ -4,8 +4,8 @@ A new form is a line in FORMS.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from math import isqrt
+from dataclasses import dataclass, replace
+from math import inf, isqrt
 
 import torch
 from einops import einsum, rearrange
@@ -13,7 +13,24 @@ from torch import Tensor
 
 from zoo.bench import Settings
 from zoo.bench.rounds import Case, Row
-from zoo.core import Attention, Band, ClippedPosition, RelativePosition, Whole, Windows, attention
+from zoo.core import (
+    CAUSAL,
+    Attention,
+    Axial,
+    Band,
+    Chunked,
+    ClippedPosition,
+    Dilated,
+    Gated,
+    LinearAttention,
+    Reach,
+    RelativePosition,
+    ShawPosition,
+    Temperature,
+    Whole,
+    Windows,
+    attention,
+)
 from zoo.core.attention import weigh
 from zoo.core.pairs import Pairs, pair_attention
 
@@ -21,12 +38,25 @@ LENGTHS, QUICK, WRITTEN_OUT = (1000, 2000, 4000, 8000), (64, 128), 2000  # token
 DIM, HEADS, TEXT, DEGREE = 128, 4, 64, 10
 CHUNK = 256  # queries: the truth of a long sequence is computed piece by piece
 
+APART = (4, 16, 64, None)  # by head
+LOOSE = {"linear (another function)": inf,  # its error against softmax is what the row tells
+         "gated": 1e-2}  # rounding opens or closes a gate that stands at the threshold
+
 FORMS = {
     "everybody": lambda n: _tokens((n,), None, None, None),
     "everybody, relative position": lambda n: _tokens((n,), Whole(), ClippedPosition(128, HEADS), None),
     "windows of 16, shifted": lambda n: _tokens((n,), Windows((16,), (8,)), RelativePosition((16,), HEADS), _cells(16, 8)),
     "windows of 7x7, shifted": lambda n: _tokens(_map(n), Windows((7, 7), (3, 3)), RelativePosition((7, 7), HEADS), _cells(7, 3)),
     "band of radius 16": lambda n: _tokens((n,), Band(16), ClippedPosition(16, HEADS), _near(16)),
+    "band of radius 16, Shaw": lambda n: _tokens((n,), Band(16), ShawPosition(16, HEADS, DIM // HEADS), _near(16)),
+    "every 4th of 16 each way": lambda n: _tokens((n,), Dilated(4, 4), None, _every(4, 4)),
+    "axial, within rows": lambda n: _tokens(_map(n), Axial(1), None, lambda places: places[:, None, 0] == places[:, 0]),
+    "causal": lambda n: _tokens((n,), CAUSAL, None, lambda places: places >= places.T),
+    "at most 4, 16, 64, any apart": lambda n: _tokens((n,), Reach(APART, APART), None, _apart),
+    "everybody, 256 at a time": lambda n: _tokens((n,), None, None, None, method=Chunked(256)),
+    "temperature per head": lambda n: _tokens((n,), None, None, None, temperature=_temperature()),
+    "gated": lambda n: _gated(n),
+    "linear (another function)": lambda n: _tokens((n,), None, None, None, method=LinearAttention()),
     f"{TEXT} words ask all": lambda n: _cross(n),
     f"{DEGREE} edges a node": lambda n: _edges(n),
 }
@@ -34,7 +64,7 @@ FORMS = {
 
 @dataclass(frozen=True)
 class Form:
-    """A form at one length: `run` of the core, and the same as q, k, v (1 h n d) with mask (n m) and bias (h n m) over all pairs.
+    """A form at one length: `run` of the core; q, k, v (1 h n d), mask ((h) n m) and bias (h n m) of the same over all pairs.
 
     `finish` maps the attended values (1 h n d) to what `run` gives.
     """
@@ -55,7 +85,7 @@ def rows(settings: Settings) -> Iterator[Row]:
             cases = [Case("zoo", form.run), Case("all pairs, fused", lambda f=form: _all_pairs(f, attention))]
             if length <= WRITTEN_OUT:
                 cases.append(Case("all pairs, written out", lambda f=form: _all_pairs(f, _written_out)))
-            yield Row(name, length, "tokens", tuple(cases), lambda f=form: _all_pairs(f, _in_chunks))
+            yield Row(name, length, "tokens", tuple(cases), lambda f=form: _all_pairs(f, _in_chunks), LOOSE.get(name, 1e-5))
 
 
 def _all_pairs(form: Form, attend: Callable) -> Tensor:
@@ -70,27 +100,33 @@ def _in_chunks(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tenso
     out = []
     for start in range(0, q.shape[2], CHUNK):
         at = slice(start, start + CHUNK)
-        own = None if mask is None else mask[at], None if bias is None else bias[:, at]
+        own = (None if term is None else term[..., at, :] for term in (mask, bias))
         out.append(_written_out(q[:, :, at], k, v, *own))
     return torch.cat(out, 2)
 
 
-def _tokens(axes: tuple[int, ...], pattern, position, sees: Callable[[Tensor], Tensor] | None) -> Form:
-    """Self-attention of a map of tokens; `sees` maps the places (n axes) to the mask (n n)."""
-    attn, x = Attention(DIM, HEADS, pattern=pattern, position=position).eval(), torch.randn(1, *axes, DIM)
+def _tokens(axes: tuple[int, ...], pattern, position, sees: Callable[[Tensor], Tensor] | None, **settings) -> Form:
+    """Self-attention of a map of tokens; `sees` maps the places (n axes) to the mask ((h) n n); `settings` go to Attention."""
+    attn = Attention(DIM, HEADS, pattern=pattern, position=position, **settings).eval()
+    x = torch.randn(1, *axes, DIM)
     places = torch.stack(torch.meshgrid(*map(torch.arange, axes), indexing="ij"), -1).flatten(0, -2)
 
     def project():
-        return rearrange(attn.qkv(x.flatten(1, -2)), "b n (three h d) -> three b h n d", three=3, h=HEADS)
+        q, k, v = rearrange(attn.qkv(x.flatten(1, -2)), "b n (three h d) -> three b h n d", three=3, h=HEADS)
+        return q if attn.temperature is None else attn.temperature(q), k, v
 
     def finish(out):
         return attn.proj(rearrange(out, "b h n d -> b n (h d)")).view(1, *axes, DIM)
 
-    return Form(lambda: attn(x), project, finish, sees and sees(places), position and _table(position, places))
+    return Form(lambda: attn(x), project, finish, sees and sees(places), position and _table(position, places, project()[0]))
 
 
-def _table(position, places: Tensor) -> Tensor:
-    """bias (h n n) = table[offset, clipped per axis], of both kinds of position."""
+def _table(position, places: Tensor, q: Tensor) -> Tensor:
+    """bias (h n n) = table[offset, clipped per axis], of both kinds of table; of Shaw's kind q (1 h n d) times the key's."""
+    if isinstance(position, ShawPosition):
+        asked = einsum(q[0] * q.shape[-1] ** -0.5, position.keys, "h n d, h r d -> h n r")
+        row = (places - places.T).clamp(-position.limit, position.limit) + position.limit
+        return asked.gather(-1, row.expand(HEADS, -1, -1))
     reach = [w - 1 for w in position.window] if isinstance(position, RelativePosition) else [position.limit]
     index = 0
     for axis, far in enumerate(reach):
@@ -110,6 +146,29 @@ def _cells(size: int, shift: int) -> Callable[[Tensor], Tensor]:
 
 def _near(radius: int) -> Callable[[Tensor], Tensor]:
     return lambda places: (places - places.T).abs() <= radius
+
+
+def _every(step: int, radius: int) -> Callable[[Tensor], Tensor]:
+    return lambda places: ((places - places.T) % step == 0) & ((places - places.T).abs() <= step * radius)
+
+
+def _apart(places: Tensor) -> Tensor:
+    """(h n n): the rule of each head in APART."""
+    return torch.stack([(places - places.T).abs() <= (len(places) if far is None else far) for far in APART])
+
+
+def _temperature() -> Temperature:
+    temperature = Temperature(HEADS)
+    torch.nn.init.uniform_(temperature.log, -1, 1)
+    return temperature
+
+
+def _gated(length: int) -> Form:
+    """About half of the gates are closed; the peers see the open ones as a mask."""
+    gate = Gated(HEADS, DIM // HEADS, start=0.0)
+    form = _tokens((length,), None, None, None, method=gate)
+    q, k, _ = form.project()
+    return replace(form, mask=gate.gate(q, k)[0] > gate.threshold)
 
 
 def _map(tokens: int) -> tuple[int, int]:

@@ -5,12 +5,16 @@
 Source: Vaswani et al. 2017, eq. 1. `mask` is bool and True means "may attend"; `bias` is finite and added to the score.
 """
 
+from collections.abc import Callable
 from contextvars import ContextVar
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from einops import einsum, rearrange
 from torch import Tensor, nn
+
+from zoo.core.scale import xavier_
 
 _recorder: ContextVar["Recorder | None"] = ContextVar("zoo_recorder", default=None)
 
@@ -78,8 +82,9 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | 
     return F.scaled_dot_product_attention(q, k, v, attn_mask=term).unflatten(0, lead)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-    """Multi-head scaled dot-product attention.
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias: Tensor | None = None,
+              method: Callable = attend) -> Tensor:
+    """Multi-head scaled dot-product attention, or another `method` of the same arguments as `attend`.
 
     q (b h n d), k and v (b h m d); `mask` bool and `bias` float, both broadcastable to (b h n m). Returns (b h n d).
     A query without any allowed key gives 0. Keys that no query may see may hold anything, NaN included.
@@ -88,7 +93,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias:
     if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2] or q.shape[-3] != k.shape[-3]:
         raise ValueError(f"attention: q (b h n d), k, v (b h m d) do not fit: {[*q.shape]}, {[*k.shape]}, {[*v.shape]}")
     if mask is None:
-        return attend(q, k, v, None, bias)
+        return method(q, k, v, None, bias)
     if mask.dtype != torch.bool:
         raise ValueError(f"attention: mask must be bool (True = may attend), got {mask.dtype}")
     mask = mask[(None,) * (q.ndim - mask.ndim)]
@@ -98,16 +103,18 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias:
     used, open_row = mask.any(-2).unsqueeze(-1), mask.any(-1, keepdim=True)
     k, v = k.masked_fill(~used, 0), v.masked_fill(~used, 0)
     q = q.masked_fill(~open_row, 0)
-    return attend(q, k, v, mask | ~open_row, bias).masked_fill(~open_row, 0)
+    return method(q, k, v, mask | ~open_row, bias).masked_fill(~open_row, 0)
 
 
 class Attention(nn.Module):
     """Multi-head attention with projections: self (`context` None) or cross.
 
     x (b *axes dim), context (b m context_dim) -> (b *axes dim). `pattern` says who sees whom among the tokens of x
-    (None: everybody; else see patterns.py); `position` is a module that gives the term added to the score.
+    (None: everybody; else see patterns.py); `position` is a module that gives the term added to the score (bias.py, shaw.py).
+    `method` is what is done with q, k, v, mask and bias (None: `attend`; Chunked, LinearAttention, Gated); `temperature` a module
+    that scales q (scale.py); `gain` that of the Xavier start of q and k (None: torch's own start of a linear layer).
     `mask` marks real tokens: (b *axes) for self-attention, (b m) of the context for cross-attention.
-    Raises ValueError when dim is not divisible by heads.
+    Raises ValueError when dim is not divisible by heads, or the pattern has limits for another number of heads.
     """
 
     def __init__(
@@ -117,16 +124,25 @@ class Attention(nn.Module):
         context_dim: int | None = None,
         pattern=None,
         position: nn.Module | None = None,
+        method: Callable | None = None,
+        temperature: nn.Module | None = None,
+        gain: float | None = None,
     ):
         super().__init__()
         if heads < 1 or dim % heads:
             raise ValueError(f"Attention: dim must be a multiple of heads, got dim={dim}, heads={heads}")
+        if getattr(pattern, "heads", 1) not in (1, heads):
+            raise ValueError(f"Attention: heads={heads}, but {pattern} has limits for {pattern.heads} heads")
         self.heads, self.pattern, self.position = heads, pattern, position
+        self.method, self.temperature = attend if method is None else method, temperature
         if context_dim is None:
             self.qkv = nn.Linear(dim, 3 * dim)
         else:
             self.q, self.kv = nn.Linear(dim, dim), nn.Linear(context_dim, 2 * dim)
         self.proj = nn.Linear(dim, dim)
+        if gain is not None:
+            for linear, rows in self._query_and_key(dim):
+                xavier_(linear, rows, gain)
 
     def forward(self, x: Tensor, context: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         if context is not None:
@@ -134,18 +150,33 @@ class Attention(nn.Module):
         x = blank(x, mask)
         if self.pattern is None:
             q, k, v = rearrange(self.qkv(x), "b n (three h d) -> three b h n d", three=3, h=self.heads)
-            bias = None if self.position is None else self.position(x.shape[1:-1])
-            return self.proj(self._merge(attention(q, k, v, _keys(mask), bias)))
+            look = partial(self._look, lambda position: position(x.shape[1:-1]))
+            return self.proj(self._merge(attention(q, k, v, _keys(mask), None, look)))
         layout = self.pattern.layout(x.shape[1:-1])
         q, k, v = rearrange(self.qkv(layout.cut(x)), "b w n (three h d) -> three b w n h d", three=3, h=self.heads)
-        bias = None if self.position is None else layout.bias(self.position)
-        out = attend(q.transpose(2, 3), layout.keys(k), layout.keys(v), layout.mask(mask, x.device), bias)
+        out = self._look(layout.bias, q.transpose(2, 3), layout.keys(k), layout.keys(v), layout.mask(mask, x.device))
         return self.proj(layout.join(self._merge(out)))
 
     def _cross(self, x: Tensor, context: Tensor, mask: Tensor | None) -> Tensor:
         q = rearrange(self.q(x), "b n (h d) -> b h n d", h=self.heads)
         k, v = rearrange(self.kv(blank(context, mask)), "b m (two h d) -> two b h m d", two=2, h=self.heads)
-        return attention(q, k, v, _keys(mask))
+        return attention(self._scaled(q), k, v, _keys(mask), None, self.method)
+
+    def _look(self, place: Callable, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, _bias: None = None) -> Tensor:
+        """`place` asks a position for the sizes, and cuts out the queries and keys, that are those of q and k (Layout.bias)."""
+        q = self._scaled(q)
+        if self.position is None:
+            return self.method(q, k, v, mask, None)
+        return self.position.look(self.method, place, q, k, v, mask)
+
+    def _scaled(self, q: Tensor) -> Tensor:
+        return q if self.temperature is None else self.temperature(q)
+
+    def _query_and_key(self, dim: int) -> list[tuple[nn.Linear, slice]]:
+        """Where the two projections lie: rows of a linear layer."""
+        if hasattr(self, "qkv"):
+            return [(self.qkv, slice(dim)), (self.qkv, slice(dim, 2 * dim))]
+        return [(self.q, slice(dim)), (self.kv, slice(dim))]
 
     def _merge(self, out: Tensor) -> Tensor:
         return rearrange(out, "... h n d -> ... n (h d)")
@@ -177,11 +208,12 @@ class Recorder:
         record.maps["stages.0.blocks.0.attn"]   # (b h n m), or (b w h n n) for windows
 
     Only the thread that opened it is recorded. The written-out path runs, so the logits are the same to rounding.
+    `closed` holds, by the same names, the share of pairs that a Gated method closed.
     """
 
     def __init__(self, model: nn.Module):
         self.names = {id(module): name for name, module in model.named_modules() if isinstance(module, Attention)}
-        self.model, self.maps, self._hooks, self._current = model, {}, [], None
+        self.model, self.maps, self.closed, self._hooks, self._current = model, {}, {}, [], None
 
     def __enter__(self) -> "Recorder":
         self._token = _recorder.set(self)
@@ -204,7 +236,9 @@ class Recorder:
         if _recorder.get() is self:
             self._current = None
 
-    def add(self, weights: Tensor) -> None:
+    def add(self, weights: Tensor, closed: float | None = None) -> None:
         """Called by `attend`; attention outside of `model` is not kept."""
         if self._current is not None:
             self.maps[self._current] = weights.detach()
+            if closed is not None:
+                self.closed[self._current] = closed

@@ -9,7 +9,18 @@ from torch import Tensor, nn
 from zoo.core.cache import cached
 
 
-class RelativePosition(nn.Module):
+class Position(nn.Module):
+    """What Attention asks of a position: forward(size) -> (heads n n), a term for all pairs of a window of `size` tokens.
+
+    `look` does the rest with it: `method` (as attend) of q (... h n d) and k, v (... h m d), where `place` asks this module for
+    the sizes that it needs and cuts out the n queries and m keys. ShawPosition looks in its own way.
+    """
+
+    def look(self, method, place, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        return method(q, k, v, mask, place(self))
+
+
+class RelativePosition(Position):
     """bias[head, i, j] = table[offset between i and j, head], one offset per axis, each in -(w-1) .. w-1.
 
     `window` tokens per axis at most. forward(size) -> (heads n n), n = prod(size), size <= window on each axis.
@@ -30,7 +41,7 @@ class RelativePosition(nn.Module):
         return rearrange(self.table.index_select(0, index), "(n m) h -> h n m", n=n)
 
 
-class ClippedPosition(nn.Module):
+class ClippedPosition(Position):
     """bias[head, i, j] = table[clip(i - j, -limit, limit) + limit, head] over one axis of any length.
 
     forward((n,)) -> (heads n n). Raises ValueError where limit < 0. Source: Shaw et al. 2018, eq. 4 (a scalar per head here).

@@ -14,7 +14,8 @@ A pattern is a frozen dataclass with `layout(axes)`; Attention asks the layout f
     mask(real, device)  None, or broadcastable to (b w h n m)
     dense(weights)      (b w h n m) -> (b h t t)       recorded weights over all pairs of tokens
 
-The others: Band (band.py), a window that slides, and Whole (whole.py), everybody.
+The others: Band (band.py), a window that slides; Dilated (dilated.py), the same with gaps; Axial (axial.py), one axis at a
+time; Reach (reach.py), a rule of distance, causal included; and Whole (whole.py), everybody.
 """
 
 from dataclasses import dataclass

@@ -74,6 +74,8 @@ def record(model: nn.Module, item) -> Maps:
     modality = getattr(getattr(model, "card", None), "modality", None)
     if modality == "text_image":
         raise ZooError("explain: a text-image model looks at pictures word by word; give a text too: explain(model, text, image)")
+    if modality == "text":
+        raise ZooError("explain: nothing to draw on for a text model; a text-image model has: explain(model, text, image)")
     if modality is None:
         raise ZooError(f"explain: {type(model).__name__} is not a model from zoo.load or zoo.create_model")
     prepared = model.preprocess(item)
