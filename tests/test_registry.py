@@ -130,6 +130,19 @@ def test_parameters_are_as_listed(model):
     assert (model.card.parameters - head) / 1e6 == pytest.approx(spec.parameters, rel=0.06)
 
 
+def test_every_parameter_has_a_depth_for_layer_wise_rates(model):
+    """timm's own reading of group_matcher: the head learns fastest, what stands at the input slowest."""
+    from timm.optim import param_groups_layer_decay
+
+    if not hasattr(model, "group_matcher"):
+        pytest.skip("a pair of towers has no single depth")
+    groups = param_groups_layer_decay(model, layer_decay=0.5)
+    scale = {id(p): group["lr_scale"] for group in groups for p in group["params"]}
+    learns = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    assert set(scale) == {id(p) for p in learns.values()} and len(set(scale.values())) > 2
+    assert scale[id(model.classifier.weight)] == 1.0 > min(scale.values())
+
+
 def test_position_tables_are_not_decayed(model):
     names = {name for name, _ in model.named_parameters()}
     assert model.no_weight_decay() <= names

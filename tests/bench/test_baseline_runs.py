@@ -69,7 +69,8 @@ def test_the_test_split_is_measured_in_units_of_the_data(recipe):
     task, shape = baseline_runs.build(recipe, data, TINY)
     std, mean = task.scaler.std[0], task.scaler.mean[0]
     task.eval()
-    errors = [task.model(stack([data.preprocess(smiles)])).item() * std + mean - y for smiles, y, split in CHAINS if split == "test"]
+    rows = [(smiles, y) for smiles, y, split in CHAINS if split == "test"]
+    errors = [task.model(stack([data.preprocess(smiles)])).item() * std + mean - y for smiles, y in rows]
     found = baseline_runs.score(task, baseline_runs.test_loader(recipe, data))
     assert shape == {"dim": 16, "layers": 2} and found == pytest.approx(np.mean(np.square(errors)) ** 0.5, rel=1e-4)
 
@@ -85,8 +86,8 @@ def test_the_same_seed_gives_the_same_weights_whatever_our_model(recipe):
 
 
 def test_command_prints_one_line_or_json(recipe, tmp_path, capsys):
-    words = ["bench", "baselines", "graph_regression", "--data", recipe.data, "--val", "val", "--lr", "5e-3", "--batch-size", "12",
-             "--ema", "0.8", "--arguments", "{pool: sum}", "--units", "u", "--metric", "mae", "--dim", "24", "--layers", "3"]
+    words = ["bench", "baselines", "graph_regression", "--data", recipe.data, "--val", "val", "--lr", "5e-3", "--ema", "0.8",
+             "--batch-size", "12", "--arguments", "{pool: sum}", "--units", "u", "--metric=mae", "--dim", "24", "--layers", "3"]
     assert cli.main([*words, "--epochs", "20", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["metric"] == "MAE" and result["unit"] == "u" and result["test"] < 7  # the median of the training targets: 9.5

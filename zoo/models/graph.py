@@ -135,8 +135,8 @@ class Graph(nn.Module):
 
     def group_matcher(self, coarse: bool = False) -> dict:
         """timm's description of the depth of every parameter, for layer-wise learning rates."""
-        blocks = r"^blocks\.(\d+)" if coarse else [(r"^blocks\.(\d+)", None), (r"^(norm|readout)", (99999,))]
-        return {"stem": r"^(node_embed|edge_embed|node_walks|centrality|virtual|position)", "blocks": blocks}
+        blocks = r"^blocks\.(\d+)" if coarse else [(r"^blocks\.(\d+)", None), (r"^(?:norm|readout)", (99999,))]
+        return {"stem": r"^(?:node_embed|edge_embed|node_walks|centrality|virtual|position)", "blocks": blocks}
 
     def no_weight_decay(self) -> set[str]:
         """Names of embedding tables and of what starts a state."""
