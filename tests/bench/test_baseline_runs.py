@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("torch_geometric")
 pytest.importorskip("rdkit")
 
-from tests.train.test_graphs import SMALL, network, write  # noqa: E402, F401
+from tests.train.test_graph_runs import SMALL, network, write  # noqa: E402, F401
 from zoo import cli  # noqa: E402
 from zoo.bench import baseline_runs  # noqa: E402
 from zoo.bench.baseline_runs import Baseline  # noqa: E402
