@@ -75,7 +75,9 @@ def save_scores(source, result: dict) -> None:
     file = checkpoint.locate(source)
     card = checkpoint.read_card(file)
     seed = card.recipe.get("seed")
-    found = {name: result[name] for name in ("accuracy", "mAP", "RMSE", "MAE", "AUC", "MRR") if name in result} or {
+    first = str(card.recipe.get("metric", "")).upper()  # what was minimised is the score that is shown
+    names = sorted(("accuracy", "mAP", "RMSE", "MAE", "AUC"), key=lambda name: name != first)
+    found = {name: result[name] for name in names if name in result} or {
         f"R@10 {kind}": result[kind]["text_to_image"]["R@10"]
         for kind in ("first caption", "unseen captions", "all captions") if kind in result}
     more = {"unit": result["unit"]} if result.get("unit") else {}

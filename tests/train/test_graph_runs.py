@@ -106,6 +106,17 @@ def test_several_targets_with_missing_values(recipe, tmp_path, molecules):
     assert found["y"]["items"] == 12 and found["z"]["items"] == 4 and found["z"]["MAE"] < 25
 
 
+def test_the_score_that_was_minimised_stands_first_in_the_card(recipe, tmp_path, molecules):
+    from zoo import show
+
+    folder = run.train(replace(recipe, metric="mae", epochs=1), tmp_path).folder
+    result = evaluate.evaluate(zoo.load(folder), molecules, evaluate.Options("test"))
+    evaluate.save_scores(folder, result)
+    scores = [row for row in zoo.load(folder).card.scores if row["split"] == "test"]
+    assert [row["metric"] for row in scores] == ["MAE", "RMSE"] and scores[0]["unit"] == "u" and scores[0]["items"] == 12
+    assert show.score(scores) == f"MAE {result['MAE']:.3f} u (test)"
+
+
 def test_labels_and_yes_or_no_answers(recipe, tmp_path, molecules):
     recipe = replace(recipe, task="graph_classification", names=[], units=[], epochs=15)
     model = zoo.load(run.train(recipe, tmp_path).folder)
