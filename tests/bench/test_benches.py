@@ -55,7 +55,7 @@ def test_audio(monkeypatch):
     assert sizes(result, "whole model") == [100]  # frames of 10 ms
     assert all(record["error"] <= 1e-5 for record in first.values())
     cases = [record["case"] for record in result["results"][:3]]
-    assert [case.split(" (")[0] for case in cases] == ["audio_pico", "audio_pico, band", "full-attention twin"]
+    assert [case.split(" (")[0] for case in cases] == ["audio_pico", "audio_pico, windows", "full-attention twin"]
 
 
 def test_the_twin_sees_everything_and_has_the_same_size():
