@@ -22,12 +22,13 @@ from zoo.core import (
 )
 from zoo.core.attention import blank
 from zoo.models.audio_stem import ConvStem, MergeStem
+from zoo.models.heads import Staged, init_linear
 from zoo.models.mel import LogMel
 
 FAR = 128  # tokens: farther offsets share a row of the global table
 
 
-class Audio(nn.Module):
+class Audio(Staged):
     """Local-to-global attention over time. wave (b samples) in -1 .. 1, lengths (b) | None -> logits (b classes).
 
     Arguments: num_classes (0: no classifier), dims and depths (one entry a stage), windows (tokens each stage sees around a
@@ -38,6 +39,8 @@ class Audio(nn.Module):
     `lengths` are the real samples of each item; None: all. What stands behind them changes nothing. `augment`, None or a module
     (mel (b frames mels), mask) -> mel, runs at training between the front end and the stem.
     """
+
+    stem_name = "stem"
 
     def __init__(
         self,
@@ -66,7 +69,7 @@ class Audio(nn.Module):
             drops = rates[sum(depths[:i]) : sum(depths[: i + 1])]
             self.stages.append(Stage(dims[i - 1] if i else None, dim, attns, drops, kernel))
         self.norm = nn.LayerNorm(self.num_features)
-        self.apply(_init)
+        self.apply(init_linear)
         self.reset_classifier(num_classes)
 
     def forward(self, wave: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -111,32 +114,11 @@ class Audio(nn.Module):
                 kept.append((x, mask))
         return (self.norm(x), mask), kept
 
-    def reset_classifier(self, num_classes: int) -> None:
-        """A new, untrained classifier for `num_classes` (0: none)."""
-        self.num_classes = num_classes
-        self.classifier = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
-        self.classifier.apply(_init).to(self.norm.weight)
-
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        self.grad_checkpointing = enable
-
-    def group_matcher(self, coarse: bool = False) -> dict:
-        """timm's description of the depth of every parameter, for layer-wise learning rates."""
-        fine = [(r"^stages\.(\d+)\.merge", (0,)), (r"^stages\.(\d+)\.\w+\.(\d+)", None), (r"^norm", (99999,))]
-        return {"stem": r"^stem", "blocks": r"^stages\.(\d+)" if coarse else fine}
-
-    def no_weight_decay(self) -> set[str]:
-        """Names of parameters that are position tables."""
-        return {name for name, _ in self.named_parameters() if name.endswith("position.table")}
-
     def _tokens(self, wave: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
         mel, mask = self.frontend(wave, lengths)
         if self.augment is not None and self.training:
             mel = self.augment(mel, mask)
         return self.stem(mel.to(self.norm.weight.dtype), mask)
-
-    def _checkpoint(self) -> bool:
-        return self.grad_checkpointing and self.training
 
 
 class Stage(nn.Module):
@@ -177,13 +159,6 @@ def _attention(dim: int, heads: int, window: int | None, local: str, odd: int) -
     else:
         pattern, position = SteadyWindows((window,), (window // 2 * odd,)), RelativePosition((window,), heads)
     return Attention(dim, heads, pattern=pattern, position=position)
-
-
-def _init(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        nn.init.trunc_normal_(module.weight, std=0.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
 
 
 def _check(num_classes, dims, depths, windows, head_dim, local, stem, kernel, drop_path) -> None:

@@ -15,15 +15,18 @@ from torch.utils.checkpoint import checkpoint
 
 from zoo.core import Attention, Block, Merge, RelativePosition, Windows, masked_mean
 from zoo.core.patterns import pad_to_multiple
+from zoo.models.heads import Staged, init_linear
 
 
-class Image(nn.Module):
+class Image(Staged):
     """Hierarchical windowed image model. x (b in_chans height width), any height and width >= 1 -> logits (b classes).
 
     Arguments: num_classes (0: no classifier), in_chans, patch (pixels per token at the first stage), window (tokens per side),
     dims and depths (one entry a stage), head_dim, stem ("patch" | "conv"), local (depthwise 3x3 before attention),
     drop_path (rate of the deepest block). ValueError names a wrong one.
     """
+
+    stem_name = "patch_embed"
 
     def __init__(
         self,
@@ -49,7 +52,7 @@ class Image(nn.Module):
             drops = rates[sum(depths[:i]) : sum(depths[: i + 1])]
             self.stages.append(Stage(dims[i - 1] if i else None, dim, dim // head_dim, window, drops, local))
         self.norm = nn.LayerNorm(self.num_features)
-        self.apply(_init)
+        self.apply(init_linear)
         self.reset_classifier(num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -83,27 +86,6 @@ class Image(nn.Module):
             if i in wanted:
                 maps.append(rearrange(x, "b h w c -> b c h w"))
         return self.norm(x), maps
-
-    def reset_classifier(self, num_classes: int) -> None:
-        """A new, untrained classifier for `num_classes` (0: none)."""
-        self.num_classes = num_classes
-        self.classifier = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
-        self.classifier.apply(_init).to(self.norm.weight)
-
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        self.grad_checkpointing = enable
-
-    def group_matcher(self, coarse: bool = False) -> dict:
-        """timm's description of the depth of every parameter, for layer-wise learning rates."""
-        fine = [(r"^stages\.(\d+)\.merge", (0,)), (r"^stages\.(\d+)\.\w+\.(\d+)", None), (r"^norm", (99999,))]
-        return {"stem": r"^patch_embed", "blocks": r"^stages\.(\d+)" if coarse else fine}
-
-    def no_weight_decay(self) -> set[str]:
-        """Names of parameters that are position tables."""
-        return {name for name, _ in self.named_parameters() if name.endswith("position.table")}
-
-    def _checkpoint(self) -> bool:
-        return self.grad_checkpointing and self.training
 
 
 class Stage(nn.Module):
@@ -172,13 +154,6 @@ class ConvStem(nn.Module):
 def _conv(cin: int, cout: int, stride: int) -> nn.Sequential:
     conv = nn.Conv2d(cin, cout, 3, stride, padding=1, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(cout), nn.GELU())
-
-
-def _init(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        nn.init.trunc_normal_(module.weight, std=0.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
 
 
 def _check(num_classes, in_chans, patch, window, dims, depths, head_dim, stem, drop_path) -> None:
