@@ -9,7 +9,7 @@ import torch
 from zoo import answers, checkpoint
 from zoo.data.folders import split_name
 from zoo.data.images import open_pairs, splits
-from zoo.data.items import Items, unreadable
+from zoo.data.items import Items
 from zoo.errors import ZooError
 from zoo.train import sets
 from zoo.train.recipe import TASKS, Recipe
@@ -31,12 +31,13 @@ class Options:
 def evaluate(model, data: Path, options: Options = Options()) -> dict:
     """{"model", "data", "split", "items", metrics ...}: accuracy, mean average precision, errors in units, or recall."""
     recipe, split = recipe_of(model.card, data, options), options.split
+    kind = sets.kind(recipe.task)
     if recipe.task == "text_image_contrastive":
         items = open_pairs(data, split=split, captions=tuple(recipe.captions) or None)
     else:
-        items = sets.kind(recipe.task).open(recipe, split)
+        items = kind.open(recipe, split)
     if options.skip_bad:
-        bad = {key for key, _ in unreadable(items)}
+        bad = {key for key, _ in kind.unreadable(items)}
         items = items.subset([i for i, key in enumerate(items.keys) if key not in bad])
     if not len(items):
         raise ZooError(f"{data}: nothing to evaluate" + (f" in split {split!r}" if split else ""))
@@ -55,7 +56,7 @@ def _score(model, items, recipe: Recipe, options: Options) -> dict:
 
         if model.level == "graph":
             return graphs.scores(model, items)
-        return nodes.scores(model, items.encode(model.preprocess)[0], options.split, recipe.seed)
+        return nodes.scores(model, items, options.split, recipe.seed)
     return labelled(model, items, options.window)
 
 

@@ -1,15 +1,13 @@
 """Short real runs on small molecules and one small network: learning, units, missing targets, exact resume, links."""
 
 import csv
-import signal
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 import zoo
-from tests.train.test_run import stop_after, weights
+from tests.train.test_run import resumes_exactly
 from zoo import evaluate, predict
 from zoo.errors import UsageError, ZooError
 from zoo.train import nodes, run
@@ -84,16 +82,7 @@ def test_predict_writes_a_table_with_units_and_lists_what_is_no_molecule(recipe,
 def test_resume_is_bit_exact(recipe, tmp_path, monkeypatch, batches, workers):
     """3 batches an epoch, with dropout and EMA."""
     recipe = replace(recipe, workers=workers, epochs=4, arguments={**SMALL, "dropout": 0.2})
-    straight = run.train(recipe, tmp_path / "a")
-    with monkeypatch.context() as patch:
-        stop_after(patch, batches)
-        part = run.train(recipe, tmp_path / "b")
-    assert part.stopped == signal.SIGTERM
-    resumed = run.train(run.load_recipe(part.folder), resume_from=part.folder)
-    here, there = weights(straight.folder), weights(resumed.folder)
-    assert here.keys() == there.keys() and len(here) > 40
-    assert [name for name in here if not torch.equal(here[name], there[name])] == []
-    assert resumed.score == straight.score
+    resumes_exactly(recipe, tmp_path, monkeypatch, batches)
 
 
 def test_several_targets_with_missing_values(recipe, tmp_path, molecules):
@@ -157,7 +146,13 @@ def test_nodes_are_labelled(network, tmp_path, how, capsys):
     result = run.train(recipe, tmp_path)
     assert "60 nodes" in capsys.readouterr().err and result.score > 0.75
     model = zoo.load(result.folder)
-    assert evaluate.evaluate(model, network, evaluate.Options("test"))["items"] == 32
+    assert evaluate.evaluate(model, network, evaluate.Options("test", skip_bad=True))["items"] == 32
+    with pytest.raises(ZooError, match="no split 'dev2'"):
+        evaluate.evaluate(model, network, evaluate.Options("dev2"))
+    model.card.labels = ["left", "up"]
+    with pytest.raises(ZooError, match="labels differ.  only in data: right   only in checkpoint: up"):
+        evaluate.evaluate(model, network, evaluate.Options("test"))
+    model.card.labels = ["left", "right"]
     good, bad = predict.predict(model, [str(network)])
     assert len(good) == 60 and not bad and good[0]["label"] in ("left", "right")
 

@@ -49,10 +49,8 @@ def test_a_run_learns_logs_and_loads(recipe, tmp_path, capsys):
     assert run.train(replace(recipe, epochs=1), tmp_path / "runs").folder.name == "image_pico-2"
 
 
-@pytest.mark.parametrize("batches, workers", [(3, 0), (8, 0), (13, 0), (10, 2)])
-def test_resume_is_bit_exact(recipe, tmp_path, monkeypatch, batches, workers):
-    """5 batches an epoch: stopped inside epochs 1, 2 and 3, with EMA, augmentation and drop path on."""
-    recipe = replace(recipe, workers=workers)
+def resumes_exactly(recipe, tmp_path, monkeypatch, batches):
+    """(the run in one go, the same stopped after `batches` and resumed), every tensor of whose last states is equal."""
     straight = run.train(recipe, tmp_path / "a")
     with monkeypatch.context() as patch:
         stop_after(patch, batches)
@@ -60,9 +58,16 @@ def test_resume_is_bit_exact(recipe, tmp_path, monkeypatch, batches, workers):
     assert part.stopped == signal.SIGTERM
     resumed = run.train(run.load_recipe(part.folder), resume_from=part.folder)
     here, there = weights(straight.folder), weights(resumed.folder)
-    assert here.keys() == there.keys() and len(here) > 60
+    assert here.keys() == there.keys() and len(here) > 40
     assert [name for name in here if not torch.equal(here[name], there[name])] == []
     assert resumed.score == straight.score
+    return straight, resumed
+
+
+@pytest.mark.parametrize("batches, workers", [(3, 0), (8, 0), (13, 0), (10, 2)])
+def test_resume_is_bit_exact(recipe, tmp_path, monkeypatch, batches, workers):
+    """5 batches an epoch: stopped inside epochs 1, 2 and 3, with EMA, augmentation and drop path on."""
+    straight, resumed = resumes_exactly(replace(recipe, workers=workers), tmp_path, monkeypatch, batches)
     best = [zoo.load(folder) for folder in (straight.folder, resumed.folder)]
     assert best[0].card.scores == best[1].card.scores
     assert all(torch.equal(a, b) for a, b in zip(best[0].state_dict().values(), best[1].state_dict().values()))

@@ -1,7 +1,6 @@
 """Short real runs on tones: learning, exact resume with masks and mixup, tags, folds, fine-tuning on other labels."""
 
 import csv
-import signal
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 import torch
 
 import zoo
-from tests.train.test_run import stop_after, weights
+from tests.train.test_run import resumes_exactly
 from zoo import evaluate
 from zoo.commands.app import dumps
 from zoo.errors import UsageError, ZooError
@@ -70,15 +69,7 @@ def test_a_run_learns_and_answers(recipe, tmp_path, tones, capsys):
 def test_resume_is_bit_exact(recipe, tmp_path, monkeypatch, batches, workers):
     """5 batches an epoch, with EMA, augmentation of waves, SpecAugment, mixup and drop path."""
     recipe = replace(recipe, workers=workers, mixup=0.4, arguments={**TINY, "drop_path": 0.1}, epochs=3)
-    straight = run.train(recipe, tmp_path / "a")
-    with monkeypatch.context() as patch:
-        stop_after(patch, batches)
-        part = run.train(recipe, tmp_path / "b")
-    assert part.stopped == signal.SIGTERM
-    resumed = run.train(run.load_recipe(part.folder), resume_from=part.folder)
-    here, there = weights(straight.folder), weights(resumed.folder)
-    assert here.keys() == there.keys() and len(here) > 40
-    assert [name for name in here if not torch.equal(here[name], there[name])] == []
+    resumes_exactly(recipe, tmp_path, monkeypatch, batches)
 
 
 def test_folds_are_held_out(recipe, tmp_path, tones):

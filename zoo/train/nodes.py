@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from zoo.data.augment import number
-from zoo.data.graphs import GraphItems
+from zoo.data.graphs import GraphItems, unreadable
 from zoo.data.links import Links
 from zoo.data.loader import ResumableLoader
 from zoo.data.networks import open_network
@@ -29,6 +29,7 @@ class Network(Sets):
     """One big graph; the split is one of its nodes (or, for links, of its edges)."""
 
     noun = "graph"
+    unreadable = staticmethod(unreadable)
 
     @classmethod
     def open(cls, recipe: Recipe, name: str | None = None) -> GraphItems:
@@ -174,8 +175,14 @@ def build(recipe: Recipe, data: Network) -> tuple[Task, list[str]]:
     return ClassifyNodes(model, recipe), lines
 
 
-def scores(model, graph, split: str | None, seed: int) -> dict:
-    """accuracy over the labelled nodes of a split, or AUC over its links. `graph`: encoded."""
+def scores(model, items: GraphItems, split: str | None, seed: int) -> dict:
+    """accuracy over the labelled nodes of a split, or AUC over its links. ZooError for other labels and for an unknown split."""
+    allowed = ("train", "val", "test")
+    if split is not None and split not in allowed:
+        raise ZooError(f"{items.keys[0]}: no split {split!r}; of one big graph there are {', '.join(allowed)}")
+    if model.card.head == "label":
+        items.relabel(model.card.labels)  # refuses other names; the same names have the same order
+    graph = items.encode(model.preprocess)[0]
     with evaluating(model):
         if model.card.head == "links":
             sample = LinkDataset(Links.of(graph, seed), model.collate, seed, split or "test")[0]
