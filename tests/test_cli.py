@@ -147,12 +147,12 @@ def test_a_full_output_is_an_error(capsys, tiny):
 
 
 def test_a_stopped_index_build_says_how_to_go_on(capsys, tiny, tmp_path, monkeypatch):
-    from zoo.retrieval import ingest
+    from zoo.retrieval.sync import Sync
 
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ingest._Sync, "_store", stop)
+    monkeypatch.setattr(Sync, "_store", stop)
     code, _, err = run(capsys, "index", "build", tmp_path / "p.index", tiny / "photos", "--model", tiny / "pairs.safetensors")
     assert code == 130 and "what is done is kept: go on with zoo index build" in err
 

@@ -14,9 +14,10 @@ LEVELS = [
     {"core"},
     {"models", "convert"},  # convert/*.py are rename rules: plain functions on state dicts
     {"registry", "card", "towers", "recording"},
-    {"checkpoint", "preprocess", "sound", "tokens", "columns", "rawgraph", "molecules", "schema", "scaler"},
-    {"inference", "answers", "pairs", "foreign"},  # pairs: the text-image part of inference; foreign: public weights
-    {"data", "train", "retrieval", "explain", "evaluate", "predict", "graph_answers", "show", "export", "bench"},
+    {"checkpoint", "adapter", "preprocess", "sound", "tokens", "columns", "rawgraph", "molecules", "schema", "scaler"},
+    {"inference", "answers", "pairs", "foreign", "features"},  # pairs: the text-image part of inference; foreign: public weights
+    {"data", "train", "retrieval", "explain", "evaluate", "predict", "graph_answers", "show", "export", "bench",
+     "embed", "probe", "recall"},
     {"commands"},  # one file a group of commands
     {"cli"},
     {"__main__"},

@@ -9,6 +9,7 @@ import zoo
 from zoo import registry
 from zoo.errors import ZooError
 from zoo.models.graph_batch import Collate
+from zoo.models.graphormer import FirstPaths
 
 NAMES = registry.names()
 CLASSIFIERS = [name for name in NAMES if registry.find(name).modality in ("image", "audio", "graph", "text")]
@@ -19,7 +20,7 @@ def inputs(name: str, batch: int):
     generator = torch.Generator().manual_seed(batch)
     modality = registry.find(name).modality
     if modality == "graph":
-        return (Collate()([ring(batch, 5 + 4 * i) for i in range(batch)]),)
+        return (collate(name)([ring(batch, 5 + 4 * i) for i in range(batch)]),)
     if modality == "audio":
         wave = torch.randn(batch, 9600, generator=generator) * 0.3
         return wave, 9600 - 2500 * torch.arange(batch)
@@ -30,6 +31,10 @@ def inputs(name: str, batch: int):
     mask = torch.ones(batch, 7, dtype=torch.bool)
     mask[0, 5:] = False
     return (ids, mask) if modality == "text" else (ids, mask, x)
+
+
+def collate(name: str) -> Collate:
+    return Collate() if registry.find(name).entry.endswith(":Graph") else FirstPaths(0, virtual=True, path="dense")
 
 
 def ring(seed: int, n: int) -> SimpleNamespace:
@@ -45,7 +50,7 @@ def ring(seed: int, n: int) -> SimpleNamespace:
 def part(name: str, tensors: tuple, i: int) -> tuple:
     """Item i of 3 alone."""
     if registry.find(name).modality == "graph":
-        return (Collate()([ring(3, 5 + 4 * i)]),)
+        return (collate(name)([ring(3, 5 + 4 * i)]),)
     return tuple(t[i : i + 1] for t in tensors)
 
 
@@ -93,7 +98,7 @@ def test_forward_changes_nothing(model):
     tensors = inputs(model.card.model, 2)
     first, before = outputs(model, *tensors), {k: v.clone() for k, v in model.state_dict().items()}
     if model.card.modality == "graph":
-        outputs(model, Collate()([ring(7, 3)]))
+        outputs(model, model.collate([ring(7, 3)]))
     else:
         outputs(model, *(t[:1, :, :5, :9] if t.ndim == 4 else t[:1] for t in tensors))
     assert all(torch.equal(a, b) for a, b in zip(first, outputs(model, *tensors)))
@@ -146,7 +151,7 @@ def test_every_parameter_has_a_depth_for_layer_wise_rates(model):
 def test_position_tables_are_not_decayed(model):
     names = {name for name, _ in model.named_parameters()}
     assert model.no_weight_decay() <= names
-    assert any(name.endswith(("position.table", "position.weight")) for name in model.no_weight_decay())
+    assert any(name.endswith(("position.table", "position.weight", "position.mlp.0.weight")) for name in model.no_weight_decay())
 
 
 @torch.no_grad()

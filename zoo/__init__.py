@@ -50,6 +50,6 @@ def save(model, file):
 def __getattr__(name: str):
     import importlib
 
-    if name in ("retrieval", "core", "data", "models", "train", "explain"):
+    if name in ("retrieval", "core", "data", "models", "train", "explain", "export"):
         return importlib.import_module(f"zoo.{name}")
     raise AttributeError(f"module 'zoo' has no attribute {name!r}")

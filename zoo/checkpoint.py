@@ -41,10 +41,11 @@ def locate(source: str | os.PathLike) -> Path:
     if path.is_file():
         return path
     if path.is_dir():
-        for name in ("best.safetensors", "last.safetensors"):
+        for name in ("best.safetensors", "last.safetensors", "model.safetensors"):  # of a run; of zoo export --to hf
             if (path / name).is_file():
                 return path / name
-        raise ZooError(f"{path}: no best.safetensors in this folder; is it a run folder of zoo train?")
+        found = "no best.safetensors in this folder, nor model.safetensors"
+        raise ZooError(f"{path}: {found}; is it a run folder of zoo train, or one of zoo export?")
     known = shipped()
     if str(source) in known:
         return known[str(source)]
@@ -87,8 +88,11 @@ def read_card(file: Path) -> Card:
     return Card.from_json(text, str(file))
 
 
-def save(model, file: str | os.PathLike) -> Path:
-    """Writes `model` (with its `card`) to `file`, in full or not at all; towers named in the card are left out."""
+def save(model, file: str | os.PathLike, state: dict | None = None, about: dict[str, str] | None = None) -> Path:
+    """Writes `model` (with its `card`) to `file`, in full or not at all; towers named in the card are left out.
+
+    `state`: the tensors to write where they are others than model.state_dict(); `about`: more metadata (see zoo/adapter.py).
+    """
     from safetensors.torch import save as to_bytes
 
     import zoo
@@ -98,12 +102,12 @@ def save(model, file: str | os.PathLike) -> Path:
     if "num_classes" in card.arguments and card.arguments["num_classes"] != model.num_classes:  # after reset_classifier
         card.arguments, card.labels = {**card.arguments, "num_classes": model.num_classes}, None
     tensors, seen = {}, set()
-    for name, tensor in model.state_dict().items():
-        if name.startswith(tuple(card.towers)) or tensor.data_ptr() in seen and tensor.numel():
+    for name, tensor in (model.state_dict() if state is None else state).items():
+        if state is None and name.startswith(tuple(card.towers)) or tensor.data_ptr() in seen and tensor.numel():
             continue  # frozen, or tied to one already stored
         seen.add(tensor.data_ptr())
         tensors[name] = tensor.detach().cpu().contiguous()
-    write(file, to_bytes(tensors, metadata={"zoo": card.to_json()}))
+    write(file, to_bytes(tensors, metadata={"zoo": card.to_json(), **(about or {})}))
     return file
 
 
@@ -129,7 +133,7 @@ def replace_card(file: Path, card: Card) -> None:
     from safetensors.torch import load_file
     from safetensors.torch import save as to_bytes
 
-    write(file, to_bytes(load_file(file), metadata={"zoo": card.to_json()}))
+    write(file, to_bytes(load_file(file), metadata={**read_header(file).get("__metadata__", {}), "zoo": card.to_json()}))
 
 
 def verify(file: Path, digest: str) -> None:
@@ -153,14 +157,8 @@ def load_weights(model, file: Path, new: tuple[str, ...] = ()) -> list[tuple[str
 
     Returns rows (key, in the model, in the file) of what stays new. ZooError holds a table of what does not match.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        found = load_file(file)
-    except (SafetensorError, OSError) as error:
-        raise ZooError(f"{file}: damaged or incomplete ({error})") from error
     expected = model.state_dict()
+    found = tensors(file, expected)
     pointers = {}
     for key, tensor in expected.items():
         pointers.setdefault(tensor.data_ptr(), key)
@@ -176,6 +174,23 @@ def load_weights(model, file: Path, new: tuple[str, ...] = ()) -> list[tuple[str
     skip = {key for key, *_ in fresh}
     model.load_state_dict({k: v for k, v in found.items() if k not in skip}, strict=False)
     return sorted(fresh)
+
+
+def tensors(file: Path, own: dict | None = None) -> dict:
+    """{name: tensor} of a checkpoint; of an adapter with those of its base (or `own`, the model's). ZooError names the file."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        found = load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise ZooError(f"{file}: damaged or incomplete ({error})") from error
+    about = read_header(file).get("__metadata__", {}).get("adapter")
+    if about is None:
+        return found
+    from zoo import adapter
+
+    return adapter.whole(file, about, found, own or {})
 
 
 def table(rows: list[tuple[str, str, str]]) -> str:

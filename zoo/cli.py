@@ -5,7 +5,7 @@ import warnings
 
 import cyclopts
 
-from zoo.commands import bench, convert, index, models, train, use  # noqa: F401  (each adds its commands to app)
+from zoo.commands import bench, convert, export, index, models, train, use  # noqa: F401  (each adds its commands to app)
 from zoo.commands.app import app
 from zoo.errors import UsageError, ZooError
 

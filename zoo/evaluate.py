@@ -1,6 +1,6 @@
 """`zoo eval`: a loaded model on labelled data or pairs, in the metric of its task."""
 
-import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -11,21 +11,27 @@ from zoo.data.folders import split_name
 from zoo.data.images import open_pairs, splits
 from zoo.data.items import Items
 from zoo.errors import ZooError
+from zoo.recall import RERANK, Rerank, recall
+from zoo.retrieval.rerank import DIRECTIONS
 from zoo.train import sets
 from zoo.train.recipe import TASKS, Recipe
-
-WORD = r"\w+"
 
 
 @dataclass
 class Options:
-    """What to evaluate on. None and empty: as the recipe in the card says. window: see answers.collect."""
+    """What to evaluate on. None and empty: as the recipe in the card says. window: see answers.collect. limit: so many items
+    at most, evenly spread. rerank: candidates of a query that a text-image model looks at again, 0: none; fit_rerank: with
+    the weight that is best on these data; progress of that."""
 
     split: str | None = None
     split_column: str | None = None
     captions: list[str] = field(default_factory=list)
     window: float | None = None
     skip_bad: bool = False
+    limit: int | None = None
+    rerank: int = RERANK
+    fit_rerank: bool = False
+    progress: Callable[[int, int], None] = lambda done, total: None
 
 
 def evaluate(model, data: Path, options: Options = Options()) -> dict:
@@ -39,6 +45,8 @@ def evaluate(model, data: Path, options: Options = Options()) -> dict:
     if options.skip_bad:
         bad = {key for key, _ in kind.unreadable(items)}
         items = items.subset([i for i, key in enumerate(items.keys) if key not in bad])
+    if options.limit and options.limit < len(items):
+        items = items.subset([i * len(items) // options.limit for i in range(options.limit)])
     if not len(items):
         raise ZooError(f"{data}: nothing to evaluate" + (f" in split {split!r}" if split else ""))
     facts = {"model": model.card.name or model.card.model, "data": str(data), "split": split, "items": len(items)}
@@ -50,7 +58,7 @@ def _score(model, items, recipe: Recipe, options: Options) -> dict:
         known = None
         if options.split not in (None, "train") and "train" in splits(recipe.data):
             known = open_pairs(recipe.data, split="train", captions=tuple(recipe.captions) or None)
-        return recall(model, items, known)
+        return recall(model, items, known, Rerank(options.rerank, options.fit_rerank, options.progress))
     if TASKS[recipe.task] == "graph":
         from zoo.train import graphs, nodes
 
@@ -78,9 +86,7 @@ def save_scores(source, result: dict) -> None:
     seed = card.recipe.get("seed")
     first = str(card.recipe.get("metric", "")).upper()  # what was minimised is the score that is shown
     names = sorted(("accuracy", "mAP", "RMSE", "MAE", "AUC"), key=lambda name: name != first)
-    found = {name: result[name] for name in names if name in result} or {
-        f"R@10 {kind}": result[kind]["text_to_image"]["R@10"]
-        for kind in ("first caption", "unseen captions", "all captions") if kind in result}
+    found = {name: result[name] for name in names if name in result} or _recalls(result, bool(card.recipe.get("first_caption")))
     more = {"unit": result["unit"]} if result.get("unit") else {}
     split = split_name(result["split"] or "all")
     if split in card.recipe.get("hold_out", ()):  # a fold, a speaker: what the recipe kept away from training is the test
@@ -88,9 +94,37 @@ def save_scores(source, result: dict) -> None:
     rows = [{"metric": name, "value": value, **more, "split": split, "seed": seed, "items": result["items"]}
             for name, value in found.items()]
     card.scores = [row for row in card.scores if row["split"] != split] + rows
+    _replace_card(file, card)
+
+
+def save_rerank_weight(source, weight: float) -> None:
+    """Writes the weight of the match logit (see zoo.retrieval.rerank) into the arguments in the card of a checkpoint."""
+    file = checkpoint.locate(source)
+    card = checkpoint.read_card(file)
+    card.arguments["fusion"] = {**(card.arguments.get("fusion") or {}), "rerank_weight": weight}
+    _replace_card(file, card)
+
+
+def _replace_card(file: Path, card) -> None:
     checkpoint.replace_card(file, card)
     if file.with_name("index.json").is_file():
         checkpoint.write_index(file.parent)
+
+
+def _recalls(result: dict, names: bool) -> dict[str, float]:
+    """What a card keeps of recall: text to image at 10 of each kind, that of `names` (first captions) first where they are what
+    was learnt; then all captions both ways, re-ranked too. Of other results nothing.
+    """
+    if "all captions" not in result:
+        return {}
+    kinds = [kind for kind in ("first caption", "unseen captions", "all captions") if kind in result]
+    kinds = kinds if names else kinds[::-1]
+    found = {f"R@10 {kind}": result[kind]["text_to_image"]["R@10"] for kind in kinds}
+    for more, ways in (("", result["all captions"]), (" re-ranked", result["all captions"].get("reranked", {}))):
+        for way in DIRECTIONS if ways else ():
+            found |= {f"{name.replace('_', ' ')} {way.replace('_', ' ')}{more}": ways[way][name]
+                      for name in ("R@1", "R@5", "R@10", "median_rank")}
+    return found
 
 
 def labelled(model, items: Items, window: float | None = None) -> dict:
@@ -122,33 +156,3 @@ def _precision(found: torch.Tensor, items: Items) -> dict:
         truth[row, tags] = 1
     each = multilabel_average_precision(found, truth, num_labels=found.shape[1], average=None)
     return {"mAP": float(each[truth.any(0)].mean()), "per_class": dict(zip(items.classes, each.tolist()))}
-
-
-def recall(model, items: Items, known: Items | None = None) -> dict:
-    """R@1/5/10 and median rank both ways: over all captions, over the first one (the name) alone, and over the further ones
-    (tags) that occur in no caption of `known` (the training split), be it as a part.
-    """
-    from zoo.retrieval import metrics
-
-    parts = [range(at, min(at + 256, len(items))) for at in range(0, len(items), 256)]
-    image = torch.cat([model.embed_image([items.image(i) for i in part]) for part in parts])
-    kinds = {"all captions": items.captions, "first caption": [texts[:1] for texts in items.captions]}
-    if known is not None:
-        unseen = novel([texts[1:] for texts in items.captions], known.captions)
-        kinds["unseen captions"] = unseen
-    result = {}
-    for name, texts in kinds.items():
-        captions = [text for row in texts for text in row]
-        owner = [i for i, row in enumerate(texts) for _ in row]
-        if captions:
-            result[name] = metrics.recall(model.embed_text(captions) @ image.T, owner, captions=captions)
-    return result
-
-
-def novel(captions: list[list[str]], known: list[list[str]]) -> list[list[str]]:
-    """The captions that no known caption is or holds as whole words."""
-    def words(text: str) -> str:
-        return f" {' '.join(re.findall(WORD, text.casefold()))} "
-
-    corpus = "\n".join(words(text) for row in known for text in row)
-    return [[text for text in row if words(text) not in corpus] for row in captions]

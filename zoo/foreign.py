@@ -5,14 +5,15 @@ from pathlib import Path
 
 from torch import nn
 
-from zoo import checkpoint, inference, registry, towers
+from zoo import checkpoint, inference, pairs, registry, towers
 from zoo.convert import hub, sources
 from zoo.convert.rules import Report
 from zoo.convert.sources import Converted, Wanted
 from zoo.errors import UsageError, ZooError
 
-_FREE = ("num_classes", "window", "in_chans")  # arguments that may differ from the file's: it is fitted to them
-_BASE = {"image": "image_tiny", "audio": "audio_htsat", "text": "text_bert"}  # where no registered size is the file's
+_FREE = ("num_classes", "window", "in_chans",  # arguments that may differ from the file's: it is fitted to them,
+         "node_categories", "edge_categories",  # a registered graph model has those of no data yet,
+         "first")  # or a matter of taste
 
 
 def convert(source: str, weights: str, wanted: Wanted = Wanted()) -> tuple[nn.Module, Report]:
@@ -51,15 +52,18 @@ def _read(source: str, weights: str, wanted: Wanted) -> Converted:
     found = sources.convert(source, file, wanted)
     if hub.is_name(weights):
         found.notes.append(f"from {weights}")
-    if sources.find(found.source).modality == "text":
-        found.preprocess = _text(found)
+    modality = sources.find(found.source).modality
+    if modality in ("text", "text_image"):
+        text = _text(found)
+        found.preprocess = text if modality == "text" else {"image": found.preprocess, "text": text}
     return found
 
 
 def _model(name: str, found: Converted, arguments: dict) -> nn.Module:
     """Builds, fills strictly, and writes down where everything came from."""
-    state, classes = dict(found.state), arguments.get("num_classes", found.arguments["num_classes"])
-    fresh = classes != found.arguments["num_classes"]
+    state, known = dict(found.state), found.arguments.get("num_classes", 0)
+    classes = arguments.get("num_classes", known)
+    fresh = classes != known
     if fresh:
         state = {key: value for key, value in state.items() if not key.startswith("classifier.")}
         found.report.changed.append(f"classifier: new, for {classes} classes")
@@ -68,7 +72,10 @@ def _model(name: str, found: Converted, arguments: dict) -> nn.Module:
     except ValueError as error:
         raise ZooError(f"{found.file}: gives no model of ours: {error}") from error
     _fill(model, state, fresh, found.file)
-    if found.preprocess:
+    if model.card.modality == "text_image":
+        parts = {key: {**model.card.preprocess[key], **found.preprocess[key]} for key in ("image", "text")}
+        pairs.set_preprocess(model, parts)
+    elif found.preprocess:
         inference.set_preprocess(model, {**model.card.preprocess, **found.preprocess})
     card = model.card
     card.labels = None if fresh else found.labels
@@ -110,9 +117,10 @@ def _check_shape(name: str, found: Converted, arguments: dict) -> None:
 
 def _registered(found: Converted) -> str:
     """The registered model of the file's shape, or one of its kind, whose arguments are then replaced."""
-    modality = sources.find(found.source).modality
-    images = registry.names("image_*") if modality == "image" else []
-    return next((name for name in images if not _differing(found, registry.find(name).arguments)), _BASE[modality])
+    source = sources.find(found.source)
+    images = registry.names("image_*") if source.modality == "image" else []
+    alike = [name for name in images if registry.find(name).entry == registry.find(source.base).entry]
+    return next((name for name in alike if not _differing(found, registry.find(name).arguments)), source.base)
 
 
 def _text(found: Converted) -> dict:

@@ -19,7 +19,7 @@ def predict(model, items: list[str]) -> tuple[list[dict], list[tuple[str, str]]]
             good += _nodes(model, path)
             continue
         try:
-            found = _graphs(model, item, path)
+            found = opened(model, item)
         except ZooError as error:
             bad.append((item, str(error).removeprefix(f"{item}: ")))
             continue
@@ -31,7 +31,9 @@ def predict(model, items: list[str]) -> tuple[list[dict], list[tuple[str, str]]]
     return good, bad
 
 
-def _graphs(model, item: str, path: Path) -> GraphItems:
+def opened(model, item: str) -> GraphItems:
+    """The graphs of one item. ZooError for a table that is not there."""
+    path = Path(item).expanduser()
     if path.exists():
         return open_graphs(path, smiles=model.card.recipe.get("smiles") or "smiles", targets=())
     if path.suffix.lower() in (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".npz"):

@@ -91,11 +91,17 @@ def inputs(model: nn.Module, prepared: list) -> tuple:
         lengths = torch.tensor([len(wave) for wave in prepared])
         return pad_sequence(prepared, batch_first=True).to(device), lengths.to(device)
     if model.card.modality == "text":
-        real = [torch.ones(len(ids), dtype=torch.bool) for ids in prepared]
-        return tuple(pad_sequence(part, batch_first=True).to(device) for part in (prepared, real))
+        return text_inputs(model, prepared)
     if model.card.modality == "graph":
         return (model.collate(prepared).to(device),)
     return (torch.stack(prepared).to(device),)
+
+
+def text_inputs(model: nn.Module, prepared: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """ids (n) of each text -> ids (b n), padded at the end, and their mask (b n)."""
+    real = [torch.ones(len(ids), dtype=torch.bool) for ids in prepared]
+    device = next(model.parameters()).device
+    return tuple(pad_sequence(part, batch_first=True).to(device) for part in (prepared, real))
 
 
 def batches(model: nn.Module, items, batch_size: int, prepare=None):

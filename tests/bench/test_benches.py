@@ -89,7 +89,7 @@ def test_molecules_are_like_real_ones():
 
 
 @pytest.mark.parametrize("command, code, said", [
-    (["bench", "speed"], 2, "attention, audio, graph"),
+    (["bench", "speed"], 2, "attention, image, audio, graph"),
     (["bench", "audio", "--threads", "0"], 2, "--threads 0"),
     (["bench", "audio", "--model", "image_nano"], 2, "image_nano has no local stages; one of: audio_pico"),
     (["bench", "audio", "--model", "audio_nan"], 1, "did you mean audio_nano"),

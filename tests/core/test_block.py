@@ -105,3 +105,32 @@ def test_drop_path_keeps_the_mean_and_drops_whole_items():
     assert set(out.unique().tolist()) == {0.0, torch.tensor(1 / 0.75).item()}
     assert torch.equal(out.amin((1, 2)), out.amax((1, 2))) and abs(out.mean() - 1) < 0.05
     assert drop.eval()(x) is x
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_few_queries_ask_the_context_without_projecting_it(rows):
+    """The same numbers and gradients as with keys and values, which are projected; heads of 4, so that two rows are few."""
+    torch.manual_seed(0)
+    attn = Attention(32, 4, context_dim=20)
+    attn.kv.bias.data.normal_()
+    x, context = torch.randn(3, rows, 32, requires_grad=True), torch.randn(3, 9, 20)
+    mask = torch.arange(9) < torch.tensor([9, 4, 0])[:, None]  # the last sees nothing
+    context = context.masked_fill(~mask[..., None], float("nan"))
+    assert attn._few(x, context)
+    results = []
+    for asked in (context, attn.keys_values(context, mask)):
+        attn.zero_grad()
+        out = attn(x, asked, mask)
+        results.append([out, *torch.autograd.grad(out.pow(3).sum(), [x, *attn.parameters()])])
+    for ours, expected in zip(*results):
+        assert torch.allclose(ours, expected, atol=1e-5)
+    one = attn(x[:1], context[:2], mask[:2])
+    assert torch.allclose(one, attn(x[:1].expand(2, -1, -1), attn.keys_values(context[:2], mask[:2]), mask[:2]), atol=1e-5)
+    assert not attn._few(x.expand(3, 9, 32) if rows == 1 else x.repeat(1, 2, 1), context)
+
+
+def test_an_adapter_in_place_of_a_projection_is_not_passed_by():
+    attn = Attention(32, 4, context_dim=20)
+    attn.kv = torch.nn.Sequential(attn.kv)
+    x, context = torch.zeros(1, 1, 32), torch.zeros(1, 9, 20)
+    assert not attn._few(x, context) and attn(x, context).any()

@@ -16,6 +16,7 @@ from zoo.core import (
     Reach,
     Recorder,
     ShawPosition,
+    Slide,
     Temperature,
     Whole,
 )
@@ -33,17 +34,27 @@ def sees(pattern, i, j, head) -> bool:
             return abs(gap) <= pattern.radius
         case Dilated():
             return gap % pattern.step == 0 and abs(gap) <= pattern.radius * pattern.step
+        case Slide():
+            return all(abs(a - b) <= pattern.radius for a, b in zip(i, j))
         case Axial():
             return all(a == b for axis, (a, b) in enumerate(zip(i, j)) if axis != pattern.axis)
     behind, ahead = (limit[head] if isinstance(limit, tuple) else limit for limit in (pattern.behind, pattern.ahead))
     return (behind is None or gap <= behind) and (ahead is None or -gap <= ahead)
 
 
-def offset(pattern, i, j) -> int:
+def offset(pattern, i, j) -> list[int]:
     """What a position goes by."""
     if isinstance(pattern, Axial):
-        return i[pattern.axis] - j[pattern.axis]
-    return (i[0] - j[0]) // (pattern.step if isinstance(pattern, Dilated) else 1)
+        return [i[pattern.axis] - j[pattern.axis]]
+    return [(a - b) // (pattern.step if isinstance(pattern, Dilated) else 1) for a, b in zip(i, j)]
+
+
+def table_row(limits, offsets) -> int:
+    """Row of a table of offsets, clipped by axis, the last axis inside."""
+    row = 0
+    for limit, far in zip(limits, offsets, strict=True):
+        row = row * (2 * limit + 1) + max(-limit, min(limit, far)) + limit
+    return row
 
 
 def dense(attn, x, mask=None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -56,16 +67,16 @@ def dense(attn, x, mask=None) -> tuple[torch.Tensor, torch.Tensor]:
     if attn.temperature is not None:
         q = q / attn.temperature.log.exp().view(1, HEADS, 1, 1)
     rule = torch.tensor([[[sees(attn.pattern, i, j, h) for j in places] for i in places] for h in range(HEADS)])
-    far = torch.tensor([[offset(attn.pattern, i, j) for j in places] for i in places])
+    if position is not None:
+        row = torch.tensor([[table_row(position.limit, offset(attn.pattern, i, j)) for j in places] for i in places])
     scores, moved = q @ k.mT, v[:, :, None].expand(-1, -1, n, -1, -1)
     term = 0
     if isinstance(position, ShawPosition):
-        row = far.clamp(-position.limit, position.limit) + position.limit
         scores = (q[:, :, :, None] * (k[:, :, None] + position.keys[:, row])).sum(-1)  # eq. 4 as it stands
         if position.values is not None:
             moved = moved + position.values[:, row]  # eq. 3
     elif position is not None:
-        term = position.table[far.clamp(-position.limit, position.limit) + position.limit].permute(2, 0, 1)
+        term = position.table[row].permute(2, 0, 1)
     allowed = rule & real[:, None, None, :] & real[:, None, :, None]
     scores = (scores / (DIM // HEADS) ** 0.5 + term).masked_fill(~allowed, -torch.inf)
     weights = torch.where(real[:, None, :, None], scores.masked_fill(~real[:, None, :, None], 0).softmax(-1), 0)
@@ -137,6 +148,46 @@ def test_axial_equals_the_dense_rule(axis, axes):
     agree(attn, x.nan_to_num(0.3), None)
 
 
+MAPS = [(1, 1), (3, 4), (1, 9), (7, 5), (4, 8), (9, 9)]
+MAP_POSITIONS = {
+    "none": lambda: None,
+    "clipped": lambda: ClippedPosition((1, 2), HEADS),
+    "shaw, values too": lambda: ShawPosition((2, 1), HEADS, DIM // HEADS, values=True),
+}
+
+
+@pytest.mark.parametrize("position", MAP_POSITIONS)
+@pytest.mark.parametrize("pattern", [Slide(0), Slide(1), Slide(2, block=3), Slide(1, block=1), Slide(9), Whole()], ids=str)
+def test_maps_equal_the_dense_rule(pattern, position):
+    attn = make(pattern, MAP_POSITIONS[position](), temperature=Temperature(HEADS))
+    for axes in MAPS if position == "clipped" else MAPS[1:4]:
+        x, mask = padded(axes, sum(axes))
+        agree(attn, x, mask)
+        agree(attn, x.nan_to_num(0.3), None)
+
+
+@torch.no_grad()
+def test_the_square_of_a_token_is_all_that_a_slide_sees():
+    attn, x = make(Slide(1, block=3), ClippedPosition((1, 1), HEADS)), torch.randn(1, 7, 8, DIM).double()
+    for row, col in itertools.product((0, 2, 6), (0, 3, 7)):
+        other = x.clone()
+        other[0, row, col] += torch.randn(DIM).double()
+        changed = (attn(other) - attn(x)).abs().amax(-1)[0] > 1e-12
+        near = torch.zeros(7, 8, dtype=torch.bool)
+        near[max(0, row - 1) : row + 2, max(0, col - 1) : col + 2] = True
+        assert torch.equal(changed, near), (row, col)
+
+
+def test_the_work_of_a_slide_is_linear():
+    def pairs(n):
+        layout = Slide(2).layout((n, n))
+        x = layout.cut(torch.zeros(1, n, n, 1))
+        keys = layout.keys(x.unsqueeze(-1))
+        return x.shape[1] * x.shape[2] * keys.shape[3]
+
+    assert pairs(32) == 4 * pairs(16) == 32 * 32 * 64  # 64 keys a token for the 25 that it sees
+
+
 @pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("pattern", [None, Whole(), Band(2, block=4), Dilated(2, 2), CAUSAL, Axial(1)], ids=str)
 def test_every_position_with_every_pattern(pattern, position):
@@ -148,9 +199,13 @@ def test_every_position_with_every_pattern(pattern, position):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("pattern, axes", [*((p, (17,)) for p in LINES), (Axial(0), (4, 5)), (Axial(1), (4, 5))], ids=str)
+@pytest.mark.parametrize("pattern, axes", [
+    *((p, (17,)) for p in LINES), (Axial(0), (4, 5)), (Axial(1), (4, 5)), (Slide(1), (5, 7)), (Slide(2, 2), (4, 3)),
+    (Whole(), (4, 3)),
+], ids=str)
 def test_recorded_weights_are_those_of_every_position(pattern, axes):
-    attn = make(pattern, ShawPosition(2, HEADS, DIM // HEADS, values=True))
+    limit = 2 if len(axes) == 1 or isinstance(pattern, Axial) else (2, 2)
+    attn = make(pattern, ShawPosition(limit, HEADS, DIM // HEADS, values=True))
     x, mask = padded(axes, 3)
     for x, mask in ((x, mask), (x.nan_to_num(0.3), None)):
         with Recorder(attn) as record:
@@ -218,3 +273,12 @@ def test_wrong_ones_are_named():
             pattern.layout((3, 4))
     with pytest.raises(ValueError, match="ShawPosition: limit=-1"):
         ShawPosition(-1, HEADS, 4)
+    with pytest.raises(ValueError, match=r"ClippedPosition: limit=\(2, -1\); allowed: >= 0"):
+        ClippedPosition((2, -1), HEADS)
+    for radius, block in ((-1, 0), (1, -2)):
+        with pytest.raises(ValueError, match=f"Slide: need radius >= 0 and block >= 0, got radius={radius}, block={block}"):
+            Slide(radius, block)
+    with pytest.raises(ValueError, match=r"Slide: two axes of tokens, got a map of shape \(4,\)"):
+        Slide(1).layout((4,))
+    with pytest.raises(ValueError, match=r"position of 1 axes on a map of shape \(3, 4\)"):
+        Attention(DIM, HEADS, pattern=Whole(), position=ClippedPosition(2, HEADS))(torch.zeros(1, 3, 4, DIM))

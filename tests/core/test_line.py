@@ -153,8 +153,7 @@ def test_the_bias_of_whole_is_a_view_and_no_mask_is_built():
 def test_wrong_ones_are_named():
     with pytest.raises(ValueError, match="Band: need radius >= 0 and block >= 0, got radius=-1, block=0"):
         Band(-1)
-    for pattern in (Band(2), Whole()):
-        with pytest.raises(ValueError, match=rf"{type(pattern).__name__}: one axis of tokens, got a map of shape \(3, 4\)"):
-            pattern.layout((3, 4))
+    with pytest.raises(ValueError, match=r"Band: one axis of tokens, got a map of shape \(3, 4\)"):
+        Band(2).layout((3, 4))
     with pytest.raises(ValueError, match=r"1 axes of windows \(4,\) on a map of shape \(3, 4\)"):
         SteadyWindows((4,)).layout((3, 4))

@@ -1,5 +1,6 @@
 """Chunked, linear and gated attention against their formulas written out; how far linear is from softmax; memory measured."""
 
+import copy
 from importlib import import_module
 
 import pytest
@@ -22,6 +23,7 @@ from zoo.core import (
     attend,
     attention,
 )
+from zoo.core.gated import penalties
 from zoo.core.linear import error, positive
 
 attention_file = import_module("zoo.core.attention")  # the package's attribute of this name is the function
@@ -219,12 +221,12 @@ def test_the_gate_learns_at_training_and_is_a_constant_in_eval():
     gate = Gated(1, 2, start=2.0)
     q, k = torch.ones(1, 1, 1, 2), torch.tensor([[1.0, 0.0], [-1.0, 0.0], [-1.0, 0.5]])[None, None]
     v = torch.tensor([[1.0], [0.0], [0.0]])[None, None]
-    optimizer, before = torch.optim.SGD(gate.parameters(), 5.0), (gate.gate(q, k) > 0.5).sum()
+    optimizer, before = torch.optim.SGD(gate.parameters(), 5.0), (gate.gate(q, k) > 0).sum()
     for _ in range(30):
         optimizer.zero_grad()
         (gate(q, k, v) - 1).square().sum().backward()
         optimizer.step()
-    assert before == 3 and (gate.gate(q, k) > 0.5).flatten().tolist() == [True, False, False]
+    assert before == 3 and (gate.gate(q, k) > 0).flatten().tolist() == [True, False, False]
     assert gate.eval()(q, k, v).item() == pytest.approx(1)
 
 
@@ -262,8 +264,60 @@ def test_wrong_ones_are_named():
         Gated(2, 4, threshold=1.0)
     with pytest.raises(ValueError, match="LinearAttention: no term can be added to a score .* use position=None"):
         Attention(DIM, HEADS, position=ClippedPosition(2, HEADS), method=LinearAttention())(x)
-    with pytest.raises(ValueError, match=r"LinearAttention: the mask \[1, 1, 9, 9\] differs between queries; use pattern None"):
-        Attention(DIM, HEADS, pattern=CAUSAL, method=LinearAttention())(x)
-    with pytest.raises(ValueError, match="values=True needs the softmax weights, method=Chunked"):
+    with pytest.raises(ValueError, match="values=True needs the weights, method=Chunked"):
         Attention(DIM, HEADS, position=ShawPosition(2, HEADS, 4, values=True), method=Chunked(3))(x)
     assert Attention(DIM, HEADS, method=LinearAttention())(SinusoidalPosition(DIM)(x)).isfinite().all()
+
+
+def test_the_penalty_is_the_mean_gate_of_visible_pairs_and_read_once():
+    attn, x, mask = gated(0.3), torch.randn(2, 6, DIM).double(), torch.arange(6) < torch.tensor([[6], [3]])
+    attn.method.sparsity = 0.1
+    stack = torch.nn.ModuleList([attn])
+    assert penalties(stack) is None
+    attn.eval()(x, mask=mask)
+    assert penalties(stack) is None  # a forward in eval mode changes nothing
+    attn.train()(x, mask=mask)
+    copy.deepcopy(attn)
+    found = penalties(stack)
+    assert penalties(stack) is None
+    q, k, _ = attn.qkv(torch.where(mask[..., None], x, 0)).view(2, 6, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+    score = torch.einsum("bhnd,hde,bhme->bhnm", q, attn.method.map, k) / 2 + attn.method.shift.view(1, HEADS, 1, 1)
+    expected = 0.1 * score.sigmoid()[mask[:, None, None].expand(2, HEADS, 6, 6)].mean()
+    same(found, expected, [attn.method.map, attn.method.shift, attn.qkv.weight])
+
+
+def test_the_penalty_closes_gates_that_nothing_needs():
+    """Values are all alike, so that any open key will do."""
+    torch.manual_seed(0)
+    gate, q, k = Gated(2, 4, start=1.0, sparsity=1.0), torch.randn(3, 2, 8, 4), torch.randn(3, 2, 8, 4)
+    optimizer, v = torch.optim.SGD(gate.parameters(), 1.0), torch.ones(3, 2, 8, 4)
+    before = (gate.gate(q, k) > 0).float().mean()
+    for _ in range(20):
+        optimizer.zero_grad()
+        ((gate(q, k, v) - 1).square().mean() + penalties(gate)).backward()
+        optimizer.step()
+    assert before > 0.8 and (gate.gate(q, k) > 0).float().mean() < 0.3
+
+
+def test_eval_in_pieces_is_the_whole(monkeypatch):
+    attn, x = gated(0.0).eval(), torch.randn(2, 23, DIM).double()
+    whole = attn(x)
+    monkeypatch.setattr(import_module("zoo.core.gated"), "PIECE", 5)
+    torch.testing.assert_close(attn(x), whole)
+    attn.pattern, attn.position = Band(3, block=4), ShawPosition(3, HEADS, 4, values=False).double()
+    hard = attn(x)
+    torch.testing.assert_close(attn.train()(x), hard)
+
+
+def test_shaw_values_see_the_gated_weights():
+    torch.manual_seed(0)
+    attn = gated(0.0).eval()
+    attn.pattern, attn.position = CAUSAL, ShawPosition(2, HEADS, 4, values=True).double()
+    x = torch.randn(1, 7, DIM).double()
+    with Recorder(attn) as record:
+        out = attn(x)
+    weights, v = record.maps[""][:, 0], attn.qkv(x)[..., 2 * DIM :].view(1, 7, HEADS, 4).transpose(1, 2)
+    row = (torch.arange(7)[:, None] - torch.arange(7)).clamp(-2, 2) + 2
+    expected = weights @ v + (weights[..., None] * attn.position.values[:, row]).sum(-2)
+    torch.testing.assert_close(out, attn.proj(expected.transpose(1, 2).flatten(2)))
+    assert 0 < record.closed[""] < 1

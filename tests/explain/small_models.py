@@ -60,3 +60,19 @@ def text_image(**arguments):
     model.card = Card("text_image_test", "text_image", preprocess={"image": steps, "text": {}})
     model.preprocess_image, model.preprocess_text = ImagePreprocess(**steps), Words()
     return model
+
+
+class Pieces(Words):
+    """The same with names of the tokens: p0, p1 ..."""
+
+    tokenizer = type("Tokenizer", (), {"id_to_token": staticmethod(lambda i: f"p{i}")})
+
+
+def text(**arguments):
+    from zoo.models.text import Text
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 20, "max_length": 16, "dim": 16, "depth": 2, "heads": 2, "hidden": 32}
+    model = Text(**{**sizes, **arguments}).eval()
+    model.card, model.preprocess = Card("text_test", "text"), Pieces()
+    return model

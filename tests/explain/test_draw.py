@@ -4,18 +4,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from small_models import audio, graph, image, text_image
-from test_maps import MOLECULE, PICTURE, WAVE
+from small_models import audio, image
+from test_maps import PICTURE, WAVE
 
 import zoo
 from zoo.errors import UsageError, ZooError
 from zoo.explain.figure import answer, save
-from zoo.explain.graphs import draw_graph, first_graph
-from zoo.explain.maps import Map
-from zoo.explain.pictures import draw_picture, draw_words
-from zoo.explain.plane import molecule, spread
+from zoo.explain.pictures import draw_picture
 from zoo.explain.sounds import draw_sound
-from zoo.explain.words import words
 
 MEAN = slice(None)
 
@@ -42,30 +38,24 @@ def test_ragged_tokens_are_cut_at_the_edge_of_the_picture():
     assert shown.axes == (6, 5) and list(right.images[-1].get_extent()) == [0, 20, 24, 0] and right.get_xlim() == (0, 18)
 
 
-def test_words():
-    model, layer = text_image(fusion_depth=2), "fusion.text_asks.0.attn"
-    figure = draw_words(model, "a red car parks", PICTURE, layer, 1)
-    heats = words(model, "a red car parks", PICTURE, layer, 1)
-    drawn = [axes for axes in figure.axes if axes.images]
-    assert [axes.get_title() for axes in drawn[1:]] == [word for word, _ in heats] == ["a", "red", "car", "parks"]
-    for axes, (_, heat) in zip(drawn[1:], heats):
-        np.testing.assert_allclose(axes.images[-1].get_array(), heat * 24, rtol=1e-5)
-        assert axes.images[-1].get_clim() == drawn[1].images[-1].get_clim() and axes.get_xlim() == (0, 24)
-        assert list(axes.images[-1].get_extent()) == [0, 24, 16, 0]
-    both = words(model, "a red car parks", PICTURE, layer)[0][1]
-    other = words(model, "a red car parks", PICTURE, layer, 0)[0][1]
-    np.testing.assert_allclose(both, (heats[0][1] + other) / 2, rtol=1e-5)
-    assert not np.allclose(both, words(model, "a red car parks", PICTURE)[0][1])  # the last layer
+def test_a_picture_token_is_asked():
+    model, layer = image(), "stages.1.blocks.0.attn"
+    maps = zoo.explain(model, PICTURE)
+    figure = draw_picture(model, PICTURE, maps, layer, MEAN, 5 * 1 + 3)
+    left, right = figure.axes[:2]
+    np.testing.assert_allclose(right.images[-1].get_array(), maps[layer].weights.mean(0)[8].reshape(6, 5) * 30, rtol=1e-5)
+    assert left.patches[0].get_xy() == right.patches[0].get_xy() == (12, 4) and right.patches[0].get_width() == 4
+    assert "asked: the outlined token 1,3" in figure.get_suptitle()
 
 
-@pytest.mark.parametrize("wish, message", [
-    ({}, "text_image_test looks at pictures word by word: give words, --text 'a red car'"),
-    ({"text": " "}, "give words"), ({"text": "car", "head": 2}, "head 2: the layer has heads 0 to 1"),
-    ({"text": "car", "layer": "stages.0"}, "no such attention layer; there are fusion.text_asks.0.attn$"),
-])
-def test_wrong_wishes_about_words(tmp_path, wish, message):
-    with pytest.raises(UsageError, match=message):
-        zoo.explain.draw(text_image(), PICTURE, tmp_path / "a.png", **wish)
+def test_a_moment_of_a_sound_is_asked():
+    model, layer = audio(), "stages.0.blocks.1.attn"
+    maps = zoo.explain(model, WAVE)
+    figure = draw_sound(model, WAVE, maps, layer, MEAN, 3)
+    middle, bottom = figure.axes[1:3]
+    np.testing.assert_allclose(middle.patches[0].get_data().values, maps[layer].weight()[3] * maps[layer].axes[0], rtol=1e-5)
+    assert {round(line.get_ydata()[0], 6) for line in bottom.lines} == {0.06, 0.08}
+    assert "asked: the frame at 0.06 s" in figure.get_suptitle() and middle.get_ylabel().startswith("looked at")
 
 
 @pytest.mark.parametrize("layer", ["stages.0.blocks.1.attn", "stages.1.blocks.0.attn"])
@@ -89,83 +79,6 @@ def test_spectrogram_axis_is_in_hertz():
     assert abs(loudest - marks["2,000"]) <= 1 < abs(loudest - marks["1,000"])
 
 
-def test_molecule():
-    model = graph()
-    figure, shown = figure_of(draw_graph, model, "c1ccccc1[O-]", "blocks.0.attn")
-    axes = figure.axes[0]
-    lines, circles = axes.collections
-    assert len(lines.get_segments()) == 10 and len(circles.get_offsets()) == 7  # 3 double and 4 single bonds
-    assert sorted(text.get_text() for text in axes.texts) == ["C"] * 6 + ["O$^{-}$"]
-    assert "logP" in figure.get_suptitle()
-
-
-def test_colour_of_an_edge_is_attention_between_its_ends():
-    from zoo.explain.graphs import _shares
-
-    model = graph()
-    shown = zoo.explain(model, MOLECULE)["blocks.1.attn"]
-    received, between = _shares(shown, slice(0, 1))
-    np.testing.assert_allclose(received, shown.weights[0].mean(0) * 13, rtol=1e-5)
-    i, j = np.array([0, 5, 12]), np.array([1, 0, 12])
-    np.testing.assert_allclose(between(i, j), shown.weights[0][i, j] * 13, rtol=1e-5)
-
-
-def test_looking_evenly_along_edges_is_a_share_of_1():
-    from zoo.explain.graphs import _shares
-
-    pairs = torch.tensor([[0, 0, 1, 1, 1, 2, 2], [0, 1, 0, 1, 2, 1, 2]])  # a path of 3 nodes, each sees itself
-    even = torch.tensor([1 / 2, 1 / 2, 1 / 3, 1 / 3, 1 / 3, 1 / 2, 1 / 2]).view(1, 1, 7)
-    received, between = _shares(Map((3,), 1.0, even, lambda some: some, pairs), MEAN)
-    np.testing.assert_allclose(received, 1, rtol=1e-6)
-    np.testing.assert_allclose(between(np.array([0, 0, 2]), np.array([1, 2, 2])), [1, 0, 1], rtol=1e-6)
-
-
-def data(n, edges, directed=False):
-    from zoo.rawgraph import RawGraph
-    from zoo.schema import GraphPreprocess
-
-    item = RawGraph(n, np.array(edges).T.reshape(2, -1), {"x": np.ones((n, 1), np.float32)})
-    item = item if directed else item.both_ways()
-    return item, graph(GraphPreprocess.fit([item], scaling="none", directed=directed))
-
-
-@pytest.mark.parametrize("directed", [False, True])
-def test_plain_graph(directed):
-    item, model = data(4, [(0, 1), (1, 2), (2, 0), (3, 3)], directed)
-    figure, _ = figure_of(draw_graph, model, item, "blocks.0.attn")
-    axes = figure.axes[0]
-    arrows = [text for text in axes.texts if hasattr(text, "arrow_patch") and text.arrow_patch]
-    assert len(arrows) == (3 if directed else 0) and len(axes.collections) == (1 if directed else 2)
-    assert [text.get_text() for text in axes.texts if text.get_text()] == ["0", "1", "2", "3"]
-
-
-def test_of_a_big_graph_what_lies_around_the_node_most_looked_at():
-    item, model = data(100, [(i, i + 1) for i in range(99)])
-    figure, shown = figure_of(draw_graph, model, item, "blocks.0.attn")
-    named = sorted(int(text.get_text()) for text in figure.axes[0].texts)
-    centre = shown.received().argmax()
-    assert len(named) == 40 and named == list(range(named[0], named[0] + 40)) and centre in named
-    assert f"the 40 nodes around node {centre} of 100" in figure.get_suptitle()
-
-
-def test_a_path_is_drawn_as_a_line_and_circles_do_not_cover_each_other():
-    n = 8
-    plane = spread(np.stack([np.arange(n - 1), np.arange(1, n)]), np.arange(n))
-    far = np.linalg.norm(plane.xy[:, None] - plane.xy[None], axis=-1)
-    np.testing.assert_allclose(far, abs(np.arange(n)[:, None] - np.arange(n)), atol=0.1)
-    crowd = spread(np.array(np.triu_indices(25, 1)), np.arange(25))  # all neighbours of each other
-    far = np.linalg.norm(crowd.xy[:, None] - crowd.xy[None], axis=-1) + 9 * np.eye(25)
-    assert far.min() >= crowd.size
-    assert spread(np.zeros((2, 0), int), np.array([5])).names == ["5"]
-
-
-def test_bonds_of_a_molecule_are_of_equal_length():
-    plane = molecule("CC(=O)Oc1ccccc1")
-    ends = np.array(list(plane.order))
-    length = np.linalg.norm(plane.xy[ends[:, 0]] - plane.xy[ends[:, 1]], axis=1)
-    assert np.ptp(length) < 0.01 and sorted(plane.order.values()) == [1] * 6 + [2] * 4
-
-
 def size(file):
     with Image.open(file) as picture:
         picture.load()
@@ -182,20 +95,6 @@ def test_file_is_a_picture(tmp_path, suffix):
         assert file.read_bytes()[:5] == b"<?xml"
 
 
-@pytest.mark.parametrize("smiles", ["C", "[Na+].[Cl-]"])
-def test_smallest_molecules(tmp_path, smiles):
-    zoo.explain.draw(graph(), smiles, tmp_path / "a.png")
-    assert size(tmp_path / "a.png")[0] > 1000
-
-
-def test_a_table_gives_its_first_molecule(tmp_path):
-    (tmp_path / "a.csv").write_text("smiles,y\nCCO,1\nC,2\n")
-    assert first_graph(graph(), tmp_path / "a.csv") == "CCO" == first_graph(graph(), "CCO")
-    _, model = data(2, [(0, 1)])
-    with pytest.raises(ZooError, match="none.npz: no such file"):
-        first_graph(model, "none.npz")
-
-
 def test_answer_in_words():
     model, maps = image(), zoo.explain(image(), PICTURE)
     maps.logits = torch.tensor([[0.0, 3.0]])
@@ -209,10 +108,14 @@ def test_answer_in_words():
 @pytest.mark.parametrize("wish, message", [
     ({"layer": "stages.9"}, "layer 'stages.9': no such attention layer; there are stages.0.blocks.0.attn, stages.0"),
     ({"head": 2}, "head 2: the layer has heads 0 to 1"), ({"head": -1}, "head -1: the layer has heads 0 to 1"),
+    ({"query": "1,5"}, r"query '1,5': the layer has tokens ROW,COL from 0,0 to 5,4; or give a pixel .*, 0,0px to 23,19px"),
+    ({"query": "3"}, "query '3': the layer has tokens ROW,COL"), ({"query": "-1,0"}, "query '-1,0': the layer"),
+    ({"query": "nanpx,3px"}, "query 'nanpx,3px'"), ({"query": "a,b"}, "query 'a,b'"), ({"query": "1.5,2"}, "query '1.5,2'"),
+    ({"layer": "rollout", "head": 1}, "head 1: rollout takes the mean of all heads; leave --head out"),
     ({"text": "a dog"}, "--text is for text-image models; image_test takes none"),
 ])
 def test_wrong_wishes(tmp_path, wish, message):
-    layer = {"layer": "stages.0.blocks.0.attn"} if "head" in wish else {}
+    layer = {"layer": "stages.0.blocks.0.attn"} if list(wish) == ["head"] else {}
     with pytest.raises(UsageError, match=message):
         zoo.explain.draw(image(), PICTURE, tmp_path / "a.png", **layer, **wish)
     assert not list(tmp_path.glob("*.png"))
@@ -244,5 +147,7 @@ def test_command(tmp_path, capsys):
     asked = ["explain", str(tmp_path / "m.safetensors"), str(tmp_path / "cat.png"), "--out", str(tmp_path / "e.png")]
     assert main([*asked, "--layer", "stages.1.blocks.0.attn", "--head", "1"]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "e.png") and (tmp_path / "e.png").is_file()
+    assert main([*asked, "--query", "0,1", "--layer", "rollout"]) == 0 and main([*asked, "--grid"]) == 0
+    assert main([*asked, "--grid", "--head", "1"]) == 2 and "--grid shows all layers and heads" in capsys.readouterr().err
     assert main([*asked, "--layer", "nowhere"]) == 2
     assert "layer 'nowhere': no such attention layer; there are stages.0" in capsys.readouterr().err

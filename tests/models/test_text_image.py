@@ -201,8 +201,10 @@ def test_no_weight_decay_and_checkpointing():
     [({"fusion_dim": 50}, "fusion_dim=50; allowed: a multiple of 32"),
      ({"fusion_depth": 0}, "fusion_depth=0"), ({"embed_dim": -1}, "embed_dim=-1"),
      ({"dropout": 1}, "dropout=1"),
-     ({"image": {"width": 3}}, r"image\['width'\]=3; allowed: depths, dims"),
+     ({"image": {"width": 3}}, r"image\['width'\]=3; allowed: attention, depths, dims"),
      ({"image": IMAGE | {"num_classes": 10}}, r"image\['num_classes'\]=10; .*no classifier"),
+     ({"fusion": {"depth": 2}}, r"fusion\['depth'\]=2; allowed: heads, self_attention, share_cross"),
+     ({"fusion": {"heads": 3}}, r"fusion\['heads'\]=3; allowed: a divisor of fusion_dim=64"),
      ({"text": {"heads": 5}}, "Text: heads=5")],
 )  # fmt: skip
 def test_wrong_arguments_are_named(arguments, message):
@@ -245,12 +247,39 @@ def test_explain_gives_a_map_a_word_on_the_grid_of_the_image():
         explain(torch.nn.Linear(1, 1), "dog", picture)
 
 
+NEW = {"self_attention": True, "readout": "token", "share_cross": True}
+
+
+@pytest.mark.parametrize("fusion", [{}, NEW, {"directions": ["text"], "norm": "pre", "heads": 4}])
+def test_fusions_are_saved_and_loaded(fusion, tmp_path):
+    import zoo
+
+    arguments = dict(image=IMAGE, text=TEXT, tower=None, fusion_dim=64, fusion_depth=2, fusion=fusion)
+    model = zoo.create_model("text_image_pico", **arguments).eval()
+    again = zoo.load(zoo.save(model, tmp_path / "model.safetensors"))
+    inputs = pairs(model)
+    assert torch.equal(model.forward_match(*inputs), again.forward_match(*inputs))
+    assert again.card.arguments["fusion"] == fusion
+    for ours, theirs in zip(again.fusion.text_asks, getattr(again.fusion, "image_asks", None) or []):
+        assert (ours.attn.q is theirs.attn.q) == bool(fusion)
+
+
+def test_the_layout_of_older_checkpoints_is_the_default():
+    def both(*parts):
+        return {f"{part}.{kind}" for part in parts for kind in ("weight", "bias")}
+
+    block = both("norm1", "norm_context", "attn.q", "attn.kv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
+    rest = both("text_in.0", "text_in.2", "image_in.0", "image_in.2", "text_norm", "image_norm", "head.0", "head.3")
+    assert set(build().fusion.state_dict()) == rest | {f"{side}_asks.0.{name}" for side in ("text", "image") for name in block}
+
+
 @torch.no_grad()
-def test_export_with_other_sizes_equals_eager():
+@pytest.mark.parametrize("fusion", [{}, NEW])
+def test_export_with_other_sizes_equals_eager(fusion):
     class Match(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.model = build()
+            self.model = build(fusion=fusion)
 
         def forward(self, states, mask, tokens):
             return self.model.forward_match(states, mask, tokens)

@@ -57,8 +57,9 @@ def main(folder: Path, port: int) -> None:
     from zoo.retrieval.page import demo
 
     files = [paint(folder / "pictures" / f"{i}.png", colour, (24, 16)) for i, colour in enumerate(PICTURES.values())]
-    meta = [{"en": name, "de": GERMAN.get(name, name)} for name in PICTURES]
-    items = Items([file.name for file in files], files, captions=[[name] for name in PICTURES], meta=meta)
+    meta = [{"en": name, "de": GERMAN.get(name, name), "year": 2015 + i} for i, name in enumerate(PICTURES)]
+    keys = [f"sky/{file.name}" if i in (3, 4) else file.name for i, file in enumerate(files)]
+    items = Items(keys, files, captions=[[name] for name in PICTURES], meta=meta)
     model = FakeModel()
     build(folder / "index", items, model)
     index = open_index(folder / "index", model)

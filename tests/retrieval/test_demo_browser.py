@@ -40,6 +40,9 @@ def server(folder):
         )
     line = process.stdout.readline()
     found = re.fullmatch(r"demo ready at (http://127\.0\.0\.1:\d+) \(Ctrl-C stops\)\n", line)
+    if not found:
+        process.kill()
+        process.communicate()
     assert found, f"{line!r}\n{(folder / 'log.txt').read_text()}"
     yield found[1]
     process.send_signal(signal.SIGINT)
@@ -117,8 +120,8 @@ def test_starts_with_the_first_pictures_and_example_queries(page):
     assert page.status() == "The first 6 pictures"
     assert page.names()[:3] == ["red", "dark red", "green"]
     assert page.texts(".zoo-chip") == ["green", "blue"]
-    sizes = "return [...document.querySelectorAll('.zoo-card img')].map(e => e.naturalWidth)"
-    page.until(lambda: page.driver.execute_script(sizes) == [24] * 6)
+    sizes = "return [...document.querySelectorAll('.zoo-card img[loading=lazy]')].map(e => e.naturalWidth)"
+    page.until(lambda: page.driver.execute_script(sizes) == [24] * 6)  # each asked for when it comes into sight
 
 
 def test_enter_searches_and_results_come_ranked_with_scores(page):
@@ -192,6 +195,54 @@ def test_names_in_another_language(page):
     assert page.all("#zoo-results .zoo-name")[0].get_attribute("lang") == "de"
 
 
+def choose(page, part, place):
+    page.all(f"{part} input")[0].click()
+    page.until(lambda: page.all(f"{part} [role=option]"))
+    page.all(f"{part} [role=option]")[place].click()
+
+
+def test_filters_by_folder_and_by_metadata(page):
+    choose(page, "#zoo-folder", 2)  # all folders, the top one, sky
+    page.until(lambda: page.names() == ["blue", "yellow"])
+    assert page.status() == "The first 2 pictures where folder = 'sky'"
+    page.ask("red")
+    assert page.names() == ["yellow", "blue"]
+    field = page.all("#zoo-where input, #zoo-where textarea")[0]
+    field.send_keys("year < 2019\n")
+    page.until(lambda: page.names() == ["blue"])
+    assert "where folder = 'sky' and (year < 2019)" in page.status()
+    field.send_keys(" or\n")
+    page.until(lambda: page.all(".zoo-error"))
+    assert "is not understood" in page.status() and page.names() == ["blue"]
+    field.clear()
+    field.send_keys("yaer = 1\n")
+    page.until(lambda: "no column 'yaer'; there are:" in page.status())
+    field.send_keys("\ue003" * 8 + "\n")  # Backspace
+    page.until(lambda: len(page.names()) == 2)
+    choose(page, "#zoo-folder", 0)
+    page.until(lambda: len(page.names()) == 6)
+
+
+def test_slash_arrows_and_escape(page):
+    page.ask("green")
+    page.driver.execute_script("document.querySelector('.zoo-card').focus()")
+    place = "return [...document.querySelectorAll('.zoo-card')].indexOf(document.activeElement)"
+    columns = page.driver.execute_script("""const tops = [...document.querySelectorAll('.zoo-card')]
+        .map(card => Math.round(card.getBoundingClientRect().top)); return tops.filter(top => top === tops[0]).length""")
+    for key, wanted in (("\ue014", 1), ("\ue014", 2), ("\ue012", 1), ("\ue015", 1 + columns), ("\ue013", 1)):
+        page.driver.switch_to.active_element.send_keys(key)  # right, right, left, down, up
+        assert page.driver.execute_script(place) == (wanted if wanted < 6 else 1)
+    page.driver.switch_to.active_element.send_keys("\ue007")  # Enter
+    page.until(lambda: page.all(".zoo-heat img"))
+    page.driver.switch_to.active_element.send_keys("\ue00c")  # Escape
+    page.until(lambda: not page.all(".zoo-detail"))
+    page.driver.find_element("tag name", "body").send_keys("/")
+    focused = "return document.activeElement.closest('#zoo-query') !== null && document.activeElement.value"
+    assert page.driver.execute_script(focused) == "green"
+    page.driver.switch_to.active_element.send_keys("/")  # in the field it is a letter
+    assert page.driver.execute_script(focused) == "green/"
+
+
 def test_keyboard_alone(page):
     page.ask("green")
 
@@ -225,6 +276,7 @@ def test_errors_are_said_in_the_page(page, tmp_path, folder):
     lost.unlink()
     try:
         page.open()
+        page.until(lambda: page.texts(".zoo-gone") in ([], ["cannot be read"]))  # [] where the small copy was kept
         page.ask("blue")
         page.all(".zoo-card")[0].click()
         page.until(lambda: page.all(".zoo-error"))
@@ -242,16 +294,17 @@ def test_text_from_the_collection_is_text(page):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_phone_width_has_no_sideways_scroll(browser, dark):
-    browser.open(width=360, height=740, dark=dark)
+@pytest.mark.parametrize("wide", [360, 390])
+def test_phone_width_has_no_sideways_scroll(browser, dark, wide):
+    browser.open(width=wide, height=740, dark=dark)
     browser.ask("red")
     browser.all("#zoo-rerank input")[0].click()
     browser.until(lambda: "re-ranked" in browser.status())
     browser.driver.execute_script("document.querySelector('.zoo-card').click()")
     browser.until(lambda: browser.all(".zoo-heat img"))
     width, inner = browser.driver.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
-    assert width <= inner == 360
-    outside = """return [...document.querySelectorAll('.zoo-card *, .zoo-detail *')]
+    assert width <= inner == wide
+    outside = """return [...document.querySelectorAll('.zoo-card *, .zoo-detail *, .zoo-side *')]
         .filter(e => e.getBoundingClientRect().right > innerWidth).map(e => e.outerHTML.slice(0, 80))"""
     assert browser.driver.execute_script(outside) == []
     light = "return getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0] > 128"
@@ -280,5 +333,7 @@ def test_serves_no_files_and_no_other_names(server, folder):
 
     for path in (folder / "pictures" / "0.png", folder / "index" / "manifest.json", Path(__file__)):
         assert status(f"/gradio_api/file={path}") == 403
-    assert status("/") == 200
+    assert status("/") == 200 and status("/thumbnail?key=0.png") == 200
+    for key in ("", "6.png", "../manifest.json", str(folder / "pictures" / "0.png")):
+        assert status(f"/thumbnail?key={key}") == 404
     assert status("/", host="elsewhere.example") == 400

@@ -23,6 +23,21 @@ def test_scale_and_resolution_of_the_heat_do_not_matter():
     assert np.allclose(flat, COVER * np.array(CIVIDIS[0]) + (1 - COVER) * 255, atol=1)
 
 
+def test_a_heat_that_is_everywhere_alike_stays_in_the_middle():
+    flat = np.asarray(overlay(Image.new("RGB", (8, 8)), np.full((2, 2), 0.25)), float)
+    assert np.allclose(flat, COVER * np.array(CIVIDIS[len(CIVIDIS) // 2]), atol=1)
+
+
+def test_slight_preferences_are_seen_and_noise_is_not():
+    for spread, end in ((0.4, 1.0), (0.1, 1.0), (0.05, 0.75)):  # the highest: 1/2 + spread / (2 max(spread, 1/10))
+        heat = np.array([[1 - spread, 1 + spread]]) * 3
+        right = np.asarray(overlay(Image.new("RGB", (2, 1)), heat), float)[:, -1]
+        place = end * (len(CIVIDIS) - 1)
+        low = min(int(place), len(CIVIDIS) - 2)
+        colour = np.array(CIVIDIS[low]) + (place - low) * np.subtract(CIVIDIS[low + 1], CIVIDIS[low])
+        assert np.allclose(right, COVER * colour, atol=2), spread
+
+
 def test_lightness_of_the_colours_only_rises():
     light = [np.dot(colour, (0.2126, 0.7152, 0.0722)) for colour in CIVIDIS]
     assert light == sorted(light)

@@ -1,4 +1,4 @@
-"""The store's contract, against a plain dict; then what the files must survive."""
+"""The contract of every store, against a plain dict and a product written out, also under kill -9 and in company."""
 
 import json
 import os
@@ -13,13 +13,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import zoo.retrieval.store as module
-from zoo.errors import ZooError
-from zoo.retrieval import NumpyStore
-from zoo.retrieval.segments import top
+from zoo.errors import UsageError, ZooError
+from zoo.retrieval.store import chosen, matrix, open_store
 from zoo.retrieval.where import parse
 
-DIM = 4
+DIM, STEPS = 4, 6
+
+
+@pytest.fixture(params=["numpy", "lance", "lance, partitions"])
+def open_at(request, monkeypatch):
+    """open_at(path): the store there. The third searches by an index of neighbours from the first row on."""
+    kind, _, partitions = request.param.partition(", ")
+    if kind == "lance":
+        pytest.importorskip("lancedb", reason="the extra `retrieval` is not installed")
+    if partitions:
+        monkeypatch.setattr("zoo.retrieval.lance_store.LARGE", 1)
+    return lambda path, dim=DIM: open_store(kind, str(path), dim)
 
 
 def rows(keys, value=0.0, blob=None, **columns):
@@ -30,14 +39,16 @@ def rows(keys, value=0.0, blob=None, **columns):
 
 
 def contents(store):
-    return dict(zip(store.rows()["key"].to_pylist(), store.vectors().tolist()))
+    found = store.rows(["key", "vector"])
+    return dict(zip(found["key"].to_pylist(), matrix(found, DIM).tolist())) if len(found) else {}
 
 
-def test_random_changes_equal_a_dict_and_survive_reopening(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "LARGE", 40)  # so that merging happens at every size
-    monkeypatch.setattr(module, "MANY", 4)
-    random, truth, store = np.random.default_rng(0), {}, NumpyStore(tmp_path / "s", DIM)
-    for step in range(80):
+def test_random_changes_equal_a_dict_and_survive_reopening(tmp_path, open_at, monkeypatch):
+    monkeypatch.setattr("zoo.retrieval.numpy_store.LARGE", 40)  # so that merging happens at every size
+    monkeypatch.setattr("zoo.retrieval.numpy_store.MANY", 4)
+    monkeypatch.setattr("zoo.retrieval.lance_store.MANY", 9)
+    random, truth, store = np.random.default_rng(0), {}, open_at(tmp_path / "s")
+    for step in range(30):
         keys = [f"k{i}" for i in random.choice(60, size=random.integers(1, 12), replace=False)]
         if random.random() < 0.35:
             assert store.delete(keys) == sum(truth.pop(key, None) is not None for key in keys)
@@ -46,171 +57,133 @@ def test_random_changes_equal_a_dict_and_survive_reopening(tmp_path, monkeypatch
             store.append(new)
             truth |= dict(zip(keys, np.array(new["vector"].to_pylist(), np.float32).tolist()))
         if step % 10 == 0:
-            assert contents(NumpyStore(tmp_path / "s", DIM)) == truth
+            assert contents(open_at(tmp_path / "s")) == truth
+            store.optimize()
         assert contents(store) == truth and len(store) == len(truth)
-    assert len(list((tmp_path / "s").glob("segment-*"))) < 12  # merged and swept
 
 
-def test_a_new_row_takes_the_place_of_its_key(tmp_path):
-    store = NumpyStore(tmp_path, DIM)
+def test_a_new_row_takes_the_place_of_its_key(tmp_path, open_at):
+    store = open_at(tmp_path / "s")
+    assert len(store) == 0 and store.get("a") is None and store.rows().num_rows == 0 and store.delete(["a"]) == 0
     store.append(rows(["a", "b"], blob=b"old", note=["x", "y"]))
     store.append(rows(["b"], value=2.0, blob=b"new", note=["z"]))
-    assert store.rows().to_pylist() == [{"key": "a", "note": "x"}, {"key": "b", "note": "z"}]
-    assert (store.blob("a"), store.blob("b")) == (b"old", b"new")
+    assert sorted(store.rows().to_pylist(), key=str) == [{"key": "a", "note": "x"}, {"key": "b", "note": "z"}]
+    assert (store.blob("a"), store.blob("b")) == (b"old", b"new") and store.get("b") == {"key": "b", "note": "z"}
+    assert store.rows(["note", "blob"]).column_names == ["note", "blob"] and store.get("it's; --") is None
     with pytest.raises(KeyError):
         store.blob("c")
 
 
-def test_blobs_are_found_in_every_row_group(tmp_path):
-    store = NumpyStore(tmp_path, DIM)
-    table = rows([f"k{i}" for i in range(600)])
-    store.append(table.set_column(1, "blob", pa.array([str(i).encode() for i in range(600)])))
-    assert [store.blob(f"k{i}") for i in (0, 255, 256, 599)] == [b"0", b"255", b"256", b"599"]
+def test_a_column_that_comes_later_is_null_before(tmp_path, open_at):
+    store = open_at(tmp_path / "s")
+    store.append(rows(["a"], meta=['{"year": 2019}']))
+    store.append(rows(["b"], meta=['{"year": 2020.5, "имя": "x"}'], origin=["o"]))
+    store.append(rows(["a"], value=1.0, meta=['{"name": "y"}']))  # the old metadata goes with the old row
+    assert {row["key"]: row["origin"] for row in store.rows().to_pylist()} == {"a": None, "b": "o"}
+    query = np.ones(DIM, np.float32)
+    for text, keys in {"year > 1": ["b"], "имя = 'x'": ["b"], "year is null": ["a"], "origin = 'o'": ["b"]}.items():
+        assert [row["key"] for _, row in store.search(query, 5, parse(text))] == keys
 
 
-def test_deleting_frees_the_disk(tmp_path):
-    store = NumpyStore(tmp_path, DIM)
-    store.append(rows([f"k{i}" for i in range(100)], blob=bytes(1000)))
-    before = sum(f.stat().st_size for f in tmp_path.glob("segment-*"))
-    store.delete([f"k{i}" for i in range(60)])
-    assert sum(f.stat().st_size for f in tmp_path.glob("segment-*")) < before / 2
-    store.delete(store.rows()["key"].to_pylist())
-    assert not list(tmp_path.glob("segment-*")) and len(store) == 0 and store.vectors().shape == (0, DIM)
-
-
-def test_wrong_rows_are_refused_and_change_nothing(tmp_path):
-    store = NumpyStore(tmp_path, DIM)
+def test_wrong_rows_are_refused_and_change_nothing(tmp_path, open_at):
+    store = open_at(tmp_path / "s")
     store.append(rows(["a"]))
     with pytest.raises(ZooError, match="a key occurs twice among 2 new rows"):
         store.append(rows(["b", "b"]))
     with pytest.raises(ZooError, match="vectors of 2 numbers do not fit a store of 4"):
         store.append(pa.table({"key": ["b"], "vector": pa.array([[1.0, 2.0]], pa.list_(pa.float32(), 2))}))
-    with pytest.raises(ZooError, match="format 1 with 4 numbers a vector; needed: format 1 with 5"):
-        NumpyStore(tmp_path, 5)
+    with pytest.raises(ZooError, match="4 numbers a vector; needed: .*5"):
+        len(open_at(tmp_path / "s", 5))
     assert store.rows()["key"].to_pylist() == ["a"] and store.ignored == []
 
 
-@pytest.mark.parametrize("n", [1, 2, 17, 400])
-def test_top_equals_a_full_stable_sort(n):
-    scores = np.random.default_rng(n).integers(0, 9, n).astype(np.float32)  # many ties
-    full = sorted(range(n), key=lambda i: (-scores[i], i))
-    assert all(top(scores, k).tolist() == full[:k] for k in range(n + 3))
-
-
-def test_search_is_exact_filtered_and_breaks_ties_by_row(tmp_path):
-    store = NumpyStore(tmp_path, DIM)
+def filled(store, count=301):
     random = np.random.default_rng(1)
-    vectors = random.normal(size=(301, DIM)).astype(np.float32)
+    vectors = random.normal(size=(count, DIM)).astype(np.float32)
     vectors[[7, 150, 300]] = vectors[200]  # the same picture four times; BLAS treats the last rows apart
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    keys, meta = [f"k{i}" for i in range(301)], [json.dumps({"year": i % 10}) for i in range(301)]
-    column = pa.array(vectors.tolist(), pa.list_(pa.float32(), DIM))
+    keys, meta = [f"k{i}" for i in range(count)], [json.dumps({"year": i % 10}) for i in range(count)]
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), DIM)
     store.append(pa.table({"key": keys, "meta": meta, "vector": column}))
+    return vectors
+
+
+def test_search_is_exact_among_few_and_filtered_search_gives_all_matches(tmp_path, open_at):
+    store = open_at(tmp_path / "s")
+    vectors = filled(store)
     found = store.search(vectors[200], 5)
     assert [row["key"] for _, row in found[:4]] == ["k7", "k150", "k200", "k300"]
-    assert len({score for score, _ in found[:4]}) == 1
+    assert len({score for score, _ in found[:4]}) == 1 and found[0][0] == pytest.approx(1, abs=2e-6)
     query = vectors[3]
-    some = [i for i in np.argsort(-(vectors.astype(float) @ query), kind="stable") if i % 10 > 7]
+    scores = vectors.astype(float) @ query
+    some = [i for i in np.argsort(-scores, kind="stable") if i % 10 > 7]
     found = store.search(query, 20, parse("year > 7"))
     assert [row["key"] for _, row in found] == [f"k{i}" for i in some[:20]]
+    np.testing.assert_allclose([score for score, _ in found], scores[some[:20]], atol=2e-6)
     assert len(store.search(query, 1000, parse("year > 7"))) == len(some) == 60
+    assert len(store.search(query, 1000)) == 301
     assert store.search(query, 3, parse("year > 70")) == []
-    assert NumpyStore(tmp_path / "none", DIM).search(query, 3, parse("year > 7")) == []
+    assert open_at(tmp_path / "none").search(query, 3, parse("year > 7")) == []
+    with pytest.raises(UsageError, match="no column 'yaer'; there are: key, year"):
+        store.search(query, 3, parse("yaer > 7"))
 
 
-def test_torn_and_unknown_files_are_ignored_and_named(tmp_path):
-    store = NumpyStore(tmp_path, DIM)
-    for key in "abc":
-        store.append(rows([key]))
-    listed = [s["file"] for s in json.loads((tmp_path / "segments.json").read_text())["segments"]]
-    (tmp_path / listed[0]).write_bytes((tmp_path / listed[0]).read_bytes()[:-10])
-    damaged = bytearray((tmp_path / listed[1]).read_bytes())
-    damaged[damaged.index(np.float32(1 / np.sqrt(1 + 98**2 + 1)).tobytes())] ^= 1  # one bit of a vector
-    (tmp_path / listed[1]).write_bytes(damaged)
-    (tmp_path / "segment-half.parquet").write_bytes(b"PAR1")
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.warns(UserWarning, match="ignored: .*build the index again"):
-        again = NumpyStore(tmp_path, DIM)
-    assert again.rows()["key"].to_pylist() == ["c"]
-    reasons = dict(again.ignored)
-    assert set(reasons) == {*listed[:2], "segment-half.parquet", "notes.txt"}
-    assert "bytes" in reasons[listed[0]]
-    again.append(rows(["a", "b"]))
-    clean = NumpyStore(tmp_path, DIM)
-    assert sorted(clean.rows()["key"].to_pylist()) == ["a", "b", "c"]
-    clean.append(rows(["d"]))  # the writer sweeps what a kill leaves, and nothing else
-    assert clean.ignored == [("notes.txt", "not listed in segments.json")]
+def test_partitions_give_all_matches_and_find_what_came_after_them(tmp_path, monkeypatch):
+    pytest.importorskip("lancedb")
+    monkeypatch.setattr("zoo.retrieval.lance_store.LARGE", 200)
+    monkeypatch.setattr("zoo.retrieval.lance_table.probes", lambda partitions: 1)
+    store = open_store("lance", str(tmp_path / "s"), DIM)
+    vectors = filled(store)
+    store.optimize()
+    assert store.info()["search"].startswith("1 of 17 partitions") and store.info()["rows outside the partitions"] == 0
+    assert len(store.search(vectors[3], 250)) == 250  # one partition holds fewer: all are looked at
+    assert len(store.search(vectors[3], 230, parse("year < 8"))) == 230
+    assert store.search(vectors[200], 2)[0][1]["key"] in ("k7", "k150", "k200", "k300")
+    store.append(rows(["new"]))
+    vector = matrix(store.rows(["key", "vector"]), DIM)[-1]
+    assert store.search(vector, 1)[0][1]["key"] == "new" and store.info()["rows outside the partitions"] == 1
+    assert (store.get("k7")["key"], store.delete(["k7"]), store.get("k7")) == ("k7", 1, None)
+    store.optimize()
+    assert store.info()["rows outside the partitions"] == 0 and len(store) == 301
+    monkeypatch.setattr("zoo.retrieval.lance_table.GROWN", 0.5)
+    store.append(rows([f"more{i}" for i in range(400)], meta=["{}"] * 400))
+    store.optimize()
+    assert store.info()["search"].startswith("1 of 26 partitions")
 
 
-def test_a_damaged_state_file_is_named(tmp_path):
-    NumpyStore(tmp_path, DIM).append(rows(["a"]))
-    (tmp_path / "segments.json").write_text('{"format": 1, "dim"')
-    with pytest.raises(ZooError, match=r"segments\.json: damaged .*build the index again"):
-        NumpyStore(tmp_path, DIM)
+def test_which_store_is_chosen(monkeypatch):
+    assert [chosen("auto", n, False) for n in (10, 19_999, 20_000)] == ["numpy", "numpy", "lance"]
+    assert (chosen("lance", 3, False), chosen("numpy", 10**6, False), chosen("auto", 3, True)) == ("lance", "numpy", "lance")
+    monkeypatch.setattr("zoo.retrieval.store.find_spec", lambda name: None)
+    assert chosen("auto", 10**6, False) == "numpy"  # exact, only slower
+    with pytest.raises(UsageError, match="--store faiss; allowed: auto, numpy, lance"):
+        chosen("faiss", 1, False)
+    with pytest.raises(UsageError, match="on object storage: --store lance"):
+        chosen("numpy", 1, True)
 
 
-def test_a_full_disk_keeps_what_was_there(tmp_path, monkeypatch):
-    store = NumpyStore(tmp_path, DIM)
-    store.append(rows(["a"]))
-
-    def full(handle):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ZooError, match="cannot be written .No space left.*; what was saved before is kept"):
-        store.append(rows(["b"]))
-    monkeypatch.undo()
-    assert not list(tmp_path.glob("*.tmp"))
-    assert contents(store).keys() == contents(NumpyStore(tmp_path, DIM)).keys() == {"a"}
+def test_lancedb_missing_is_said_with_the_pip_command(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "lancedb", None)
+    with pytest.raises(ZooError, match=r"LanceDB, which is not installed.*\npip install 'zoo-attention\[retrieval\]'"):
+        open_store("lance", str(tmp_path), DIM)
 
 
-class Killed(BaseException):
-    pass
-
-
-def test_stopped_at_any_step_it_is_before_or_after_never_between(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "MANY", 2)  # so that each change also merges
-    calls, stop_at = 0, None
-
-    def step(real):
-        def wrapped(*arguments):
-            nonlocal calls
-            calls += 1
-            if calls == stop_at:
-                raise Killed
-            return real(*arguments)
-
-        return wrapped
-
-    monkeypatch.setattr(os, "fsync", step(os.fsync))
-    monkeypatch.setattr(os, "replace", step(os.replace))
-    changes = [lambda s: s.append(rows(["b", "c"], value=5.0)), lambda s: s.delete(["a", "b"])]
-    for number, change in enumerate(changes):
-        for at in range(1, 30):
-            path, stop_at = tmp_path / f"{number}-{at}", None
-            NumpyStore(path, DIM).append(rows(["a", "b"]))
-            before = contents(NumpyStore(path, DIM))
-            calls, stop_at, finished = 0, at, False
-            try:
-                change(NumpyStore(path, DIM))
-                finished = True
-            except Killed:
-                pass
-            stop_at = None
-            change_seen = contents(NumpyStore(path, DIM))
-            change(NumpyStore(path, DIM))  # doing it again repairs
-            after = contents(NumpyStore(path, DIM))
-            assert change_seen in ((after,) if finished else (before, after))
-            assert NumpyStore(path, DIM).ignored == []
-            if finished:
-                break
-        assert finished and at > 5
+def test_damage_is_an_error_of_one_line(tmp_path):
+    pytest.importorskip("lancedb")
+    store = open_store("lance", str(tmp_path / "s"), DIM)
+    store.append(rows(["a", "b"]))
+    for file in (tmp_path / "s").rglob("*.lance"):
+        if file.is_file():
+            file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(ZooError, match="cannot be read .*; see: zoo index verify") as error:
+        open_store("lance", str(tmp_path / "s"), DIM).rows()
+    assert "\n" not in str(error.value)
 
 
 WRITER = """
 import sys; sys.path.insert(0, {here!r})
 from test_store import *
-store = NumpyStore({path!r}, DIM)
+store = open_store({kind!r}, {path!r}, DIM)
 for step in range({start}, 10**6):
     keys = [f"{name}{{step}}-{{i}}" for i in range(3)]
     store.append(rows(keys, value=1.0))
@@ -220,17 +193,24 @@ for step in range({start}, 10**6):
 """
 
 
-def writer(path, name, start=0):
-    script = WRITER.format(here=str(Path(__file__).parent), path=str(path), name=name, start=start)
+def writer(kind, path, name, start=0):
+    script = WRITER.format(here=str(Path(__file__).parent), kind=kind, path=str(path), name=name, start=start)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     command = [sys.executable, "-c", script]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def test_kill_9_loses_no_finished_row_and_doubles_none(tmp_path):
+@pytest.fixture(params=["numpy", "lance"])
+def kind(request):
+    if request.param == "lance":
+        pytest.importorskip("lancedb", reason="the extra `retrieval` is not installed")
+    return request.param
+
+
+def test_kill_9_loses_no_finished_row_and_doubles_none(tmp_path, kind):
     start = 0
-    for attempt in range(3):
-        process = writer(tmp_path, "w", start)
+    for attempt in range(2):
+        process = writer(kind, tmp_path, "w", start)
         for line in process.stdout:
             if int(line) >= start + 3 + attempt:
                 break
@@ -238,7 +218,7 @@ def test_kill_9_loses_no_finished_row_and_doubles_none(tmp_path):
         os.kill(process.pid, signal.SIGKILL)
         acknowledged = [int(line), *map(int, process.stdout.read().split())][-1]
         process.communicate()
-        store = NumpyStore(tmp_path, DIM)
+        store = open_store(kind, str(tmp_path), DIM)
         keys = store.rows()["key"].to_pylist()
         assert len(keys) == len(set(keys)) == len(store)
         finished = {f"w{step}-{i}" for step in range(acknowledged + 1) for i in range(2)}
@@ -250,9 +230,9 @@ def test_kill_9_loses_no_finished_row_and_doubles_none(tmp_path):
         start = acknowledged + 1
 
 
-def test_two_writers_and_a_reader_at_once(tmp_path):
-    reader, sizes, errors = NumpyStore(tmp_path, DIM), [], []
-    writers = [writer(tmp_path, name) for name in "ab"]
+def test_two_writers_and_a_reader_at_once(tmp_path, kind):
+    reader, sizes, errors = open_store(kind, str(tmp_path), DIM), [], []
+    writers = [writer(kind, tmp_path, name) for name in "ab"]
     stop = threading.Event()
 
     def read():
@@ -267,12 +247,12 @@ def test_two_writers_and_a_reader_at_once(tmp_path):
     thread = threading.Thread(target=read)
     thread.start()
     for process in writers:
-        assert [int(next(process.stdout)) for _ in range(12)][-1] == 11
+        assert [int(next(process.stdout)) for _ in range(STEPS)][-1] == STEPS - 1
     for process in writers:
         process.kill()
         process.communicate()
     stop.set()
     thread.join()
-    assert not errors and max(sizes) > 10
+    assert not errors and max(sizes) > STEPS
     keys = set(reader.rows()["key"].to_pylist())  # no reopening
-    assert {f"{name}{step}-{i}" for name in "ab" for step in range(12) for i in range(2)} <= keys
+    assert {f"{name}{step}-{i}" for name in "ab" for step in range(STEPS) for i in range(2)} <= keys

@@ -26,6 +26,7 @@ from zoo.core import (
     Reach,
     RelativePosition,
     ShawPosition,
+    Slide,
     Temperature,
     Whole,
     Windows,
@@ -39,8 +40,9 @@ DIM, HEADS, TEXT, DEGREE = 128, 4, 64, 10
 CHUNK = 256  # queries: the truth of a long sequence is computed piece by piece
 
 APART = (4, 16, 64, None)  # by head
-LOOSE = {"linear (another function)": inf,  # its error against softmax is what the row tells
-         "gated": 1e-2}  # rounding opens or closes a gate that stands at the threshold
+LINEAR = "linear (another function)"
+LOOSE = {name: inf for name in (LINEAR, f"{LINEAR}, causal", f"{LINEAR}, band")}  # the error against softmax is what it tells
+LOOSE["gated"] = 1e-2  # rounding opens or closes a gate that stands at the threshold
 
 FORMS = {
     "everybody": lambda n: _tokens((n,), None, None, None),
@@ -49,14 +51,18 @@ FORMS = {
     "windows of 7x7, shifted": lambda n: _tokens(_map(n), Windows((7, 7), (3, 3)), RelativePosition((7, 7), HEADS), _cells(7, 3)),
     "band of radius 16": lambda n: _tokens((n,), Band(16), ClippedPosition(16, HEADS), _near(16)),
     "band of radius 16, Shaw": lambda n: _tokens((n,), Band(16), ShawPosition(16, HEADS, DIM // HEADS), _near(16)),
+    "square of 7x7, sliding": lambda n: _tokens(_map(n), Slide(3), ClippedPosition((3, 3), HEADS), _square(3)),
     "every 4th of 16 each way": lambda n: _tokens((n,), Dilated(4, 4), None, _every(4, 4)),
     "axial, within rows": lambda n: _tokens(_map(n), Axial(1), None, lambda places: places[:, None, 0] == places[:, 0]),
+    "map, 2-D table": lambda n: _tokens(_map(n), Whole(), ClippedPosition((16, 16), HEADS), None),
     "causal": lambda n: _tokens((n,), CAUSAL, None, lambda places: places >= places.T),
     "at most 4, 16, 64, any apart": lambda n: _tokens((n,), Reach(APART, APART), None, _apart),
     "everybody, 256 at a time": lambda n: _tokens((n,), None, None, None, method=Chunked(256)),
     "temperature per head": lambda n: _tokens((n,), None, None, None, temperature=_temperature()),
     "gated": lambda n: _gated(n),
-    "linear (another function)": lambda n: _tokens((n,), None, None, None, method=LinearAttention()),
+    LINEAR: lambda n: _tokens((n,), None, None, None, method=LinearAttention()),
+    f"{LINEAR}, causal": lambda n: _tokens((n,), CAUSAL, None, lambda places: places >= places.T, method=LinearAttention()),
+    f"{LINEAR}, band": lambda n: _tokens((n,), Band(16), None, _near(16), method=LinearAttention()),
     f"{TEXT} words ask all": lambda n: _cross(n),
     f"{DEGREE} edges a node": lambda n: _edges(n),
 }
@@ -122,16 +128,14 @@ def _tokens(axes: tuple[int, ...], pattern, position, sees: Callable[[Tensor], T
 
 
 def _table(position, places: Tensor, q: Tensor) -> Tensor:
-    """bias (h n n) = table[offset, clipped per axis], of both kinds of table; of Shaw's kind q (1 h n d) times the key's."""
-    if isinstance(position, ShawPosition):
-        asked = einsum(q[0] * q.shape[-1] ** -0.5, position.keys, "h n d, h r d -> h n r")
-        row = (places - places.T).clamp(-position.limit, position.limit) + position.limit
-        return asked.gather(-1, row.expand(HEADS, -1, -1))
-    reach = [w - 1 for w in position.window] if isinstance(position, RelativePosition) else [position.limit]
+    """bias (h n n) = table[offset, clipped per axis]; of Shaw's kind q (1 h n d) times the key's."""
     index = 0
-    for axis, far in enumerate(reach):
+    for axis, far in enumerate(position.limit):
         offset = (places[:, None, axis] - places[None, :, axis]).clamp(-far, far) + far
         index = index * (2 * far + 1) + offset
+    if isinstance(position, ShawPosition):
+        asked = einsum(q[0] * q.shape[-1] ** -0.5, position.keys, "h n d, h r d -> h n r")
+        return asked.gather(-1, index.expand(HEADS, -1, -1))
     return torch.stack([column[index] for column in position.table.T])
 
 
@@ -142,6 +146,10 @@ def _cells(size: int, shift: int) -> Callable[[Tensor], Tensor]:
         return (cell[:, None] == cell[None]).all(-1)
 
     return sees
+
+
+def _square(radius: int) -> Callable[[Tensor], Tensor]:
+    return lambda places: ((places[:, None] - places[None]).abs() <= radius).all(-1)
 
 
 def _near(radius: int) -> Callable[[Tensor], Tensor]:
@@ -168,7 +176,7 @@ def _gated(length: int) -> Form:
     gate = Gated(HEADS, DIM // HEADS, start=0.0)
     form = _tokens((length,), None, None, None, method=gate)
     q, k, _ = form.project()
-    return replace(form, mask=gate.gate(q, k)[0] > gate.threshold)
+    return replace(form, mask=gate.gate(q, k)[0] > 0)
 
 
 def _map(tokens: int) -> tuple[int, int]:

@@ -51,7 +51,7 @@ def run(recipe: Recipe, baseline: Baseline) -> dict:
     UsageError where there is no baseline for the recipe, or where the test split would be seen before the end.
     """
     _check(recipe, baseline)
-    _say(runs.device_line(runs.precision_of(recipe)))
+    _say(runs.device_line(recipe))
     data = sets.prepare(recipe, skip_bad=False)
     _say(data.summary())
     task, shape = build(recipe, data, baseline)

@@ -86,6 +86,9 @@ class _Products(TorchDispatchMode):
             self._add(*args[:2])
         elif name in ("addmm", "baddbmm", "_addmm_activation"):
             self._add(*args[1:3])
+        elif name == "_linear_pointwise":  # oneDNN's layer with what follows it: x, weight; with a sum x, other, weight
+            weight = args[2] if "binary" in func.__name__ else args[1]
+            self._add(args[0].flatten(0, -2), weight.T)
         elif name.endswith("flash_attention_for_cpu"):
             self._fused(*args[:3])
         elif name.endswith("flash_attention_for_cpu_backward"):

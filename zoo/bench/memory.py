@@ -37,6 +37,18 @@ def peak(run: Callable) -> float | None:
     raise RuntimeError(f"peak memory: the child failed: {text or os.waitstatus_to_exitcode(status)}")
 
 
+def capped(run: Callable, mib: float) -> Callable:
+    """`run` in a process that may grow by so many MiB: beyond that it is out of memory, and nothing else suffers."""
+    import resource  # not on every system
+
+    def limited():
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (1024 * _status("VmSize") + int(2**20 * mib), hard))
+        return run()
+
+    return limited
+
+
 def _answer(run: Callable, writer: int) -> None:
     """In the child: writes "peak MIB", "memory" or "error WHAT" and ends the process without the parent's clean-up."""
     try:

@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import platform
+from itertools import cycle
 from pathlib import Path
 
 from zoo import show
@@ -65,6 +66,7 @@ def text(result: dict) -> str:
     parts = [show.lines(result["settings"]), show.table(table(result["results"])), LEGEND]
     if result["growth"]:
         parts.append(show.table(growth_table(result["growth"])))
+    parts += result.get("said", [])
     return "\n\n".join(parts)
 
 
@@ -74,6 +76,7 @@ limit: ms of only the matrix products of ours, linear layers, then with those of
 
 def table(results: list[dict]) -> list[dict]:
     """The results as rows of short strings; None where there is nothing to say."""
+    rare = {key: shown for key, shown in RARE.items() if any(key in record for record in results)}
     rows = []
     for record in results:
         ms = record.get("ms")
@@ -84,8 +87,14 @@ def table(results: list[dict]) -> list[dict]:
             "ratio": record.get("refused") or _short(record.get("ratio"), ".2f"),
             "peak MiB": _short(record.get("peak_mib"), ".1f"),
             "limit": _limit(record.get("limit_linear_ms"), ms), "with attention": _limit(record.get("limit_ms"), ms),
-        })
+        } | {title: _short(record.get(key), form) for key, (title, form) in rare.items()})
     return rows
+
+
+# Only where a record has the key: what the GPU did, how many times more tokens.
+RARE = {"recall": ("recall@10", ".3f"), "longer": ("times longer", ".1f"), "gpu_ms": ("GPU ms", ".3g"),
+        "gpu_ratio": ("GPU ratio", ".2f"),
+        "gpu_busy": ("GPU busy", ".0%")}
 
 
 def growth_table(rows: list[dict]) -> list[dict]:
@@ -118,6 +127,7 @@ def markdown(result: dict) -> str:
     parts += [_markdown_table(table(result["results"])), LEGEND]
     if result["growth"]:
         parts.append(_markdown_table(growth_table(result["growth"])))
+    parts += result.get("said", [])
     return "\n\n".join(parts) + "\n"
 
 
@@ -138,11 +148,13 @@ def _plot(result: dict, file: Path, columns: int = 4) -> None:
     for axis in axes.flat:
         axis.set_axis_off()
     for i, name in enumerate(names):
-        for lower, (key, label) in enumerate((("ms", "ms"), ("peak_mib", "peak MiB"))):
+        own = [r for r in result["results"] if r["row"] == name and "refused" not in r]
+        searched = not any(record.get("ms") for record in own)  # the size is what was found
+        curves = len({record["size"] for record in own}) > 1 and not searched
+        for lower, (key, label) in enumerate((("size", None) if searched else ("ms", "ms"), ("peak_mib", "peak MiB"))):
             axis = axes[2 * (i // columns) + lower, i % columns]
-            own = [r for r in result["results"] if r["row"] == name and r.get(key) and "refused" not in r]
             axis.set_axis_on()
-            (_curves if len({record["size"] for record in own}) > 1 else _bars)(axis, own, key, label)
+            (_curves if curves else _bars)(axis, [record for record in own if record.get(key)], key, label)
             axis.set_title("" if lower else name, fontsize=10)
             axis.tick_params(labelsize=8)
             axis.grid(alpha=0.3)
@@ -150,11 +162,16 @@ def _plot(result: dict, file: Path, columns: int = 4) -> None:
     figure.savefig(file, dpi=110)
 
 
-def _bars(axis, records: list[dict], key: str, label: str) -> None:
+def _bars(axis, records: list[dict], key: str, label: str | None) -> None:
     bars = axis.barh([record["case"] for record in records], [record[key] for record in records], color="C0", height=0.5)
     axis.bar_label(bars, fmt=lambda x: _short(x, ".3g"), fontsize=8, padding=2)
-    axis.margins(x=0.2)
-    axis.set_xlabel(f"{label}, {records[0]['size']} {records[0]['unit']}" if records else label)
+    axis.margins(x=0.25)
+    axis.locator_params(axis="x", nbins=4)
+    units = {f"{record['size']} {record['unit']}" for record in records}
+    if label is None:
+        axis.set_xlabel(", ".join({record["unit"] for record in records}))
+    else:
+        axis.set_xlabel(f"{label}, {units.pop()}" if len(units) == 1 else label)
     axis.invert_yaxis()
 
 
@@ -162,9 +179,9 @@ def _curves(axis, records: list[dict], key: str, label: str) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     axis.set(xscale="log", yscale="log", xlabel=records[0]["unit"], ylabel=label)
-    for case in dict.fromkeys(record["case"] for record in records):
+    for case, marker in zip(dict.fromkeys(record["case"] for record in records), cycle("osD^vPX*")):  # not by colour alone
         own = sorted((r for r in records if r["case"] == case), key=_size)
-        axis.plot([r["size"] for r in own], [r[key] for r in own], marker="o", label=case)
+        axis.plot([r["size"] for r in own], [r[key] for r in own], marker=marker, label=case)
     ticks = sorted({record["size"] for record in records})
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
     axis.xaxis.set_minor_formatter(NullFormatter())

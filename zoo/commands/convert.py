@@ -18,11 +18,12 @@ def convert(
 ) -> None:
     """Write the public weights in FILE as a checkpoint of zoo, and say what was renamed, dropped and changed.
 
-    SOURCE: timm-swin, torchvision-swin, hf-swin, swin (the authors' files), clap, bert; auto finds out. FILE: .safetensors, .pt,
-    .pth, .bin or a folder of this machine; or hf:OWNER/NAME, timm:NAME, which are downloaded. --out NAME.safetensors.
+    SOURCE: timm-swin, torchvision-swin, hf-swin (these also with -v2), swin (the authors' files), clap, graphormer, blip, bert;
+    auto finds out. FILE: .safetensors, .pt, .pth, .bin or a folder of this machine; or hf:OWNER/NAME, timm:NAME, which are
+    downloaded. --out NAME.safetensors.
 
-    --window and --in-chans fit a Swin to other windows (bicubic) and channels; --source-window 7x5 says the file's own
-    where its tables leave that open. --licence: of the weights, for the card.
+    --window and --in-chans fit a Swin to other windows (v1: bicubic) and channels; --source-window 7x5 says the file's own
+    where it leaves that open. --licence: of the weights, for the card.
     """
     if out.suffix != ".safetensors":
         raise UsageError(f"--out {out}: expected a name that ends in .safetensors")

@@ -19,27 +19,102 @@ DEFAULT_MODEL = "text_image_nano.openmoji"
 
 @index_app.command
 def build(
-    index: Path, source: Path, *, model: str | None = None, rebuild: Flag = False, json: Flag = False
+    index: str, source: Path, *, model: str | None = None, store: str | None = None, rebuild: Flag = False, json: Flag = False
 ) -> int:
     """Embed the pictures of SOURCE (a folder or a table) into INDEX; unchanged ones are not embedded again.
 
-    A new index takes text_image_nano.openmoji unless --model says otherwise; --rebuild starts it anew.
+    INDEX is a folder, or the address of one in object storage (s3://bucket/photos.index). A new one takes
+    text_image_nano.openmoji unless --model says otherwise. --store numpy or lance; a new index takes lance from 20,000
+    pictures on, and an old one moves to it. --rebuild embeds all anew; the old rows answer until that is done.
+    """
+    from zoo import retrieval, show
+    from zoo.retrieval.manifest import MANIFEST
+    from zoo.retrieval.place import place
+
+    exists = place(index).has(MANIFEST)
+    if model is None and (rebuild or not exists):
+        model = DEFAULT_MODEL
+    if not rebuild and exists:
+        known = retrieval.open(index).manifest["source"]
+        if known and Path(known) != Path(os.path.abspath(source.expanduser())):
+            beside = f"beside them: zoo index add {index} {source}"
+            raise UsageError(f"{index} holds the pictures of {known}, not of {source}\n"
+                             f"{beside}; instead of them: zoo index build {index} {source} --rebuild")
+    again = f"zoo index build {index} {source}{' --rebuild' if rebuild else ''}"
+    progress = show.Progress("indexing")
+    return _told(index, again, json, lambda: retrieval.build(index, source, model, progress, rebuild=rebuild, store=store))
+
+
+@index_app.command
+def update(index: str, *, model: str | None = None, json: Flag = False) -> int:
+    """Look at every source of INDEX again: new pictures come in, changed ones are embedded, vanished ones leave."""
+    from zoo import retrieval, show
+
+    progress = show.Progress("indexing")
+    return _told(index, f"zoo index update {index}", json, lambda: retrieval.update(index, model, progress))
+
+
+@index_app.command
+def add(index: str, *sources: Path, model: str | None = None, json: Flag = False) -> int:
+    """Add pictures, folders or tables to INDEX; `zoo index update` looks at them too from then on."""
+    from zoo import retrieval, show
+
+    if not sources:
+        raise UsageError(f"index add: name a picture, folder or table, e.g. zoo index add {index} ~/holiday")
+
+    def run():
+        total = retrieval.Report()
+        for source in sources:
+            total += retrieval.add(index, source, model, show.Progress(f"indexing {source}"))
+        return total
+
+    return _told(index, f"zoo index update {index}", json, run)
+
+
+@index_app.command
+def remove(index: str, *keys: str, where: str | None = None, json: Flag = False) -> None:
+    """Take pictures out of INDEX, by key, folder, added source or --where; their files stay. `zoo index add` brings them back."""
+    from zoo import retrieval
+
+    if not keys and where is None:
+        raise UsageError(f"index remove: name keys or give --where, e.g. zoo index remove {index} beach/1.jpg")
+    gone = retrieval.remove(index, keys, where)
+    out({"index": index, "removed": gone}, json, lambda: "\n".join([*(f"removed {key}" for key in gone), f"{len(gone)} removed"]))
+
+
+@index_app.command
+def verify(index: str, *, contents: Flag = False, json: Flag = False) -> int:
+    """Check INDEX: rows against files, weights, counts, doubles, damage; each problem with the command that mends it.
+
+    --contents reads every picture and compares its sha256; else size and time are believed.
     """
     from zoo import retrieval, show
 
-    if model is None and (rebuild or not index.exists()):
-        model = DEFAULT_MODEL
-    if not rebuild and index.exists():
-        known = retrieval.open(index).manifest["source"]
-        if known and Path(known) != Path(os.path.abspath(source.expanduser())):
-            raise UsageError(f"{index} holds the pictures of {known}, not of {source}\n"
-                             f"another index for those, or: zoo index build {index} {source} --rebuild")
+    problems = retrieval.verify(index, contents)
+    sound = f"{index}: sound, {len(retrieval.open(index))} pictures" if not problems else ""
+    out({"index": index, "problems": problems}, json, lambda: show.table(problems) if problems else sound)
+    return 1 if problems else 0
+
+
+@index_app.command(name="info")
+def index_info(index: str, *, json: Flag = False) -> None:
+    """What INDEX holds: pictures, model, sha256 of its weights, its store."""
+    from zoo import retrieval, show
+
+    facts = retrieval.open(index).info()
+    out(facts, json, lambda: show.lines(facts))
+
+
+def _told(index: str, again: str, json: bool, run) -> int:
+    """Runs what embeds pictures, and says what it did; the exit code tells of bad ones."""
+    from zoo import show
+
     try:
-        report = retrieval.build(index, source, model, progress=show.Progress("indexing"), rebuild=rebuild)
+        report = run()
     except KeyboardInterrupt:
-        print(f"\nstopped; what is done is kept: go on with zoo index build {index} {source}", file=sys.stderr)
+        print(f"\nstopped; what is done is kept: go on with {again}", file=sys.stderr)
         return 130
-    facts = {"index": str(index), "added": report.added, "changed": report.changed, "unchanged": report.unchanged,
+    facts = {"index": index, "added": report.added, "changed": report.changed, "unchanged": report.unchanged,
              "removed": report.removed, "bad": [{"item": key, "reason": why} for key, why in report.bad]}
     out(facts, json, lambda: show.lines({**facts, "bad": len(report.bad)}))
     for key, why in report.bad:
@@ -47,18 +122,9 @@ def build(
     return 1 if report.bad else 0
 
 
-@index_app.command(name="info")
-def index_info(index: Path, *, json: Flag = False) -> None:
-    """What INDEX holds: pictures, model, sha256 of its weights."""
-    from zoo import retrieval, show
-
-    facts = retrieval.open(index).info()
-    out(facts, json, lambda: show.lines(facts))
-
-
 @app.command
 def search(
-    index: Path, text: str | None = None, *, image: Path | None = None, k: Annotated[int, Parameter(alias="-k")] = 10,
+    index: str, text: str | None = None, *, image: Path | None = None, k: Annotated[int, Parameter(alias="-k")] = 10,
     rerank: int = 0, where: str | None = None, json: Flag = False,
 ) -> None:
     """Search INDEX by TEXT or by --image FILE; --rerank N orders the first N by cross-attention."""
@@ -66,7 +132,11 @@ def search(
         raise UsageError('search: give a text or --image FILE, e.g. zoo search photos.index "a dog on a beach"')
     from zoo import retrieval, show
 
-    hits = retrieval.open(index).search(text, image=image, k=k, rerank=rerank, where=where)
+    opened = retrieval.open(index)
+    note = opened.note()
+    if note:
+        print(f"note: {note}", file=sys.stderr)
+    hits = opened.search(text, image=image, k=k, rerank=rerank, where=where)
     rows = show.hits(hits)
     out(rows, json, lambda: show.table([{key: row[key] for key in ("rank", "score", "match", "key")} for row in rows]))
 

@@ -1,4 +1,4 @@
-"""predict, explain: what a trained model says about files, and what it looked at."""
+"""predict, embed, explain: what a trained model says about files, their vectors, and what it looked at."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 import zoo
-from zoo.commands.app import Flag, app, dumps
+from zoo.commands.app import Flag, app, dumps, out
+from zoo.errors import UsageError
 
 
 @app.command
@@ -39,16 +40,54 @@ def predict(
 
 
 @app.command
+def embed(
+    model: str, /, *items: str, output: Annotated[Path, Parameter(name="--out")],
+    text: Flag = False, column: str | None = None, layer: int | None = None, batch_size: int = 64, json: Flag = False,
+) -> int:
+    """Vectors of ITEMS into a Parquet file (--out): item, vector (float32, unit length), row by row.
+
+    ITEMS: pictures, sounds, folders and tables of them, SMILES, networks; of a text model, or with --text of a text-image
+    model, texts, .txt files with one text a line, or tables with a --column of texts. --layer N: the mean over the tokens
+    after stage N (0 the first, -1 the last) instead of the model's own vector. A file that cannot be read is reported and
+    makes the exit code 1.
+    """
+    from zoo import embed as embedding
+    from zoo import show
+
+    if not items:
+        raise UsageError("embed: give files, folders or tables, SMILES, or texts")
+    if batch_size < 1:
+        raise UsageError(f"--batch-size {batch_size}: expected 1 or more")
+    asked = embedding.Asked(text, column, layer, batch_size)
+    result = embedding.embed(zoo.load(model), list(items), output, asked)
+    facts = {"file": str(output) if result.items else None, "items": result.items, "dim": result.dim}
+    bad = [{"item": item, "reason": why} for item, why in result.bad]
+    out({**facts, "bad": bad}, json, lambda: show.lines({**facts, "bad": len(bad)}))
+    for item, why in result.bad:
+        print(f"bad     {item}: {why}", file=sys.stderr)
+    return 1 if result.bad else 0
+
+
+@app.command
 def explain(
     model: str, item: str, /, *, text: str | None = None, layer: str | None = None, head: int | None = None,
-    output: Annotated[Path, Parameter(name="--out")] = Path("explain.png"),
+    query: str | None = None, grid: Flag = False, output: Annotated[Path, Parameter(name="--out")] = Path("explain.png"),
 ) -> None:
     """Draw what MODEL looked at in ITEM (--out): attention of LAYER (default: the last) and HEAD (default: the mean).
 
-    Pictures: heat over the picture. Sounds: the spectrogram, the attention below. Graphs and SMILES: attention on the
-    edges. Text-image models: heat per word of TEXT. Names of the layers: give a wrong one.
+    Pictures: heat over the picture. Sounds: the spectrogram, the attention below. Texts: word pieces. Graphs and SMILES:
+    attention on the edges. Text-image models: heat per word of TEXT; in the layers image_asks, or with --query, what the
+    patches looked at in the words. Names of the layers: give a wrong one. --layer rollout: through all layers.
+    --query: the token that is asked: ROW,COL of a picture, or a pixel such as 120,80px; 1.5s of a sound; a number from 0.
+    --grid: all layers and heads at once.
     """
     from zoo.explain import draw
+    from zoo.explain import grid as draw_grid
 
-    draw(zoo.load(model), item, output, text=text, layer=layer, head=head)
+    if grid and (layer, head, text) != (None, None, None):
+        raise UsageError("--grid shows all layers and heads; leave --layer, --head and --text out")
+    if grid:
+        draw_grid(zoo.load(model), item, output, query=query)
+    else:
+        draw(zoo.load(model), item, output, text=text, layer=layer, head=head, query=query)
     print(output)

@@ -1,4 +1,4 @@
-"""CLAP's audio tower (not fused), as Hugging Face and as LAION names it -> zoo.models.htsat.HTSAT."""
+"""CLAP's audio tower, as Hugging Face and as LAION names it -> zoo.models.htsat.HTSAT."""
 
 from torch import Tensor
 
@@ -9,7 +9,7 @@ _BLOCK = r"layers\.(\d+)\.blocks\.(\d+)\."
 _OURS = r"image.stages.\1.blocks.\2."
 _ENDS = "weight|bias|table|running_mean|running_var|num_batches_tracked"
 _RULES = (
-    (r"patch_embed\.(proj|norm)\.", r"image.patch_embed.\1."),
+    (r"patch_embed\.(proj|norm|mel_conv2d|fusion_model\.(?:local|global)_att\.\d)\.", r"image.patch_embed.\1."),
     (r"norm\.", "image.norm."),
     # the merging at the end of stage i is ours at the start of stage i + 1
     (r"layers\.(\d+)\.downsample\.(norm|reduction)\.", lambda m: f"image.stages.{int(m[1]) + 1}.merge.{m[2]}."),
@@ -54,13 +54,11 @@ LAION = Layout(
     prefix=r"audio_branch\.",
     ends=_ENDS,
 )
-_FUSED = ("patch_embed.fusion_model.", "patch_embed.mel_conv2d.")
 
 
-def check_unfused(keys) -> None:
-    """ZooError where the tower fuses several mel pictures of a long clip, as HTSAT does not."""
-    if fused := [key for key in keys if any(part in key for part in _FUSED)]:
-        raise ZooError(f"fused CLAP ({fused[0]}) is not supported; take an unfused one, such as laion/clap-htsat-unfused")
+def front(state: dict) -> str:
+    """HTSAT's `front` by the names of ours: whether several mel pictures of a long clip are fused."""
+    return "fused" if "image.patch_embed.mel_conv2d.weight" in state else "pieces"
 
 
 def from_clap(state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -68,21 +66,24 @@ def from_clap(state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
 
     query, key and value become one qkv. ZooError names what is not CLAP's; `rules.rename` says what is dropped.
     """
-    check_unfused(state_dict)
     return translate(LAION if LAION.fits(state_dict) else HF, state_dict)[0]
 
 
 def arguments(config: dict) -> dict:
     """CLAP's config.json (whole, or its audio_config) -> arguments of HTSAT. ZooError names what HTSAT is not."""
     config = config.get("audio_config", config)
-    fixed = {"enable_fusion": False, "spec_size": 256, "num_mel_bins": 64, "patch_size": 4, "patch_stride": [4, 4],
+    fixed = {"spec_size": 256, "num_mel_bins": 64, "patch_size": 4, "patch_stride": [4, 4],
              "hidden_act": "gelu", "mlp_ratio": 4.0, "qkv_bias": True, "enable_patch_layer_norm": True, "layer_norm_eps": 1e-5}
     for key, allowed in fixed.items():
         value = config.get(key, allowed)
         if (list(value) if isinstance(value, tuple) else value) != allowed:
             raise ZooError(f"config.json: {key} is {value!r}; allowed: {allowed!r}")
+    fused, kinds = config.get("enable_fusion", False), {"fusion_type": (None, "aff_2d"), "aff_block_r": (4,)}
+    if wrong := [key for key, allowed in kinds.items() if fused and config.get(key, allowed[0]) not in allowed]:
+        raise ZooError(f"config.json: {wrong[0]} is {config[wrong[0]]!r}; allowed: {kinds[wrong[0]][-1]!r}")
     dim, depths, heads = config["patch_embeds_hidden_size"], config["depths"], config["num_attention_heads"]
     dims = [dim * 2**i for i in range(len(depths))]
     if [d // (dim // heads[0]) for d in dims] != list(heads):
         raise ZooError(f"config.json: num_attention_heads is {heads!r}; allowed: doubling from stage to stage")
-    return {"num_classes": 0, "dims": dims, "depths": list(depths), "window": config["window_size"], "head_dim": dim // heads[0]}
+    return {"num_classes": 0, "dims": dims, "depths": list(depths), "window": config["window_size"], "head_dim": dim // heads[0],
+            "front": "fused" if fused else "pieces"}

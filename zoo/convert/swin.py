@@ -5,7 +5,7 @@ from torch import Tensor
 from zoo.convert.rules import GEOMETRY, Layout, translate
 
 _TABLE = r"layers\.0\.blocks\.0\.attn\.relative_position_bias_table"
-_RULES = (
+RULES = (
     (r"patch_embed\.(proj|norm)\.", r"patch_embed.\1."),
     (r"norm\.", "norm."),
     (r"head\.(fc\.)?", "classifier."),
@@ -13,20 +13,20 @@ _RULES = (
     (r"layers\.(\d+)\.blocks\.(\d+)\.attn\.relative_position_bias_", r"stages.\1.blocks.\2.attn.position."),
 )
 _DROPPED = ((r"layers\.\d+\.blocks\.\d+\.(attn\.relative_position_index|attn_mask)", GEOMETRY),)
-_MERGE = r"layers\.(\d+)\.downsample\.(norm|reduction)\."
+MERGE = r"layers\.(\d+)\.downsample\.(norm|reduction)\."
 
 TIMM = Layout(
     "timm Swin",
     marks=(_TABLE, r"patch_embed\.proj\.weight"),
     never=r"layers\.0\.downsample\..*",
-    rules=(*_RULES, (_MERGE, r"stages.\1.merge.\2.")),
+    rules=(*RULES, (MERGE, r"stages.\1.merge.\2.")),
     dropped=_DROPPED,
 )
 # the merging at the end of stage i is ours at the start of stage i + 1
 ORIGINAL = Layout(
     "original Swin (also timm before 0.9)",
     marks=(_TABLE, r"patch_embed\.proj\.weight", r"layers\.0\.downsample\.reduction\.weight"),
-    rules=(*_RULES, (_MERGE, lambda m: f"stages.{int(m[1]) + 1}.merge.{m[2]}.")),
+    rules=(*RULES, (MERGE, lambda m: f"stages.{int(m[1]) + 1}.merge.{m[2]}.")),
     dropped=_DROPPED,
 )
 

@@ -2,10 +2,10 @@
 
 from zoo.convert.rules import GEOMETRY, Layout
 
-_BLOCK = r"features\.(\d+)\.(\d+)\."
+BLOCK = r"features\.(\d+)\.(\d+)\."
 
 
-def _in_block(ours: str):
+def in_block(ours: str):
     """Stage i is features.{2i + 1}."""
     return lambda m: f"stages.{int(m[1]) // 2}.blocks.{m[2]}.{m.expand(ours)}"
 
@@ -17,14 +17,14 @@ TORCHVISION = Layout(
         (r"features\.0\.0\.", "patch_embed.proj."),
         (r"features\.0\.2\.", "patch_embed.norm."),
         (r"features\.(\d+)\.(norm|reduction)\.", lambda m: f"stages.{int(m[1]) // 2}.merge.{m[2]}."),
-        (_BLOCK + r"(norm1|norm2|attn\.qkv|attn\.proj)\.", _in_block(r"\3.")),
-        (_BLOCK + r"mlp\.0\.", _in_block("mlp.fc1.")),
-        (_BLOCK + r"mlp\.3\.", _in_block("mlp.fc2.")),
-        (_BLOCK + r"attn\.relative_position_bias_", _in_block("attn.position.")),
+        (BLOCK + r"(norm1|norm2|attn\.qkv|attn\.proj)\.", in_block(r"\3.")),
+        (BLOCK + r"mlp\.0\.", in_block("mlp.fc1.")),
+        (BLOCK + r"mlp\.3\.", in_block("mlp.fc2.")),
+        (BLOCK + r"attn\.relative_position_bias_", in_block("attn.position.")),
         (r"norm\.", "norm."),
         (r"head\.", "classifier."),
     ),
-    dropped=((_BLOCK + r"attn\.relative_position_index", GEOMETRY),),
+    dropped=((BLOCK + r"attn\.relative_position_index", GEOMETRY),),
 )
 
 # the shorter side before the crop of 224, which torchvision chose per model, by (dim, depth of the third stage)

@@ -1,4 +1,4 @@
-"""The one scaled dot-product attention: a function, a module, and the recorder that reads its weights.
+"""The one scaled dot-product attention: a function and a module. Its weights are read by recorder.py.
 
     out = softmax(q k^T / sqrt(d) + bias, over the keys the mask allows) v
 
@@ -6,7 +6,6 @@ Source: Vaswani et al. 2017, eq. 1. `mask` is bool and True means "may attend"; 
 """
 
 from collections.abc import Callable
-from contextvars import ContextVar
 from functools import partial
 
 import torch
@@ -14,9 +13,8 @@ import torch.nn.functional as F
 from einops import einsum, rearrange
 from torch import Tensor, nn
 
+from zoo.core.recorder import recorder
 from zoo.core.scale import xavier_
-
-_recorder: ContextVar["Recorder | None"] = ContextVar("zoo_recorder", default=None)
 
 
 def kernel(q: Tensor, k: Tensor, mask: Tensor | None, bias: Tensor | None) -> str:
@@ -51,21 +49,19 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias: Te
 
 def weigh(q: Tensor, k: Tensor, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
     """The attention weights (... h n m), at least float32, written out and recorded. Arguments and promise as of `attend`."""
-    scores = einsum(q * q.shape[-1] ** -0.5, k, "... n d, ... m d -> ... n m")
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    if bias is not None:
-        scores = scores + bias
-    if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf"))
-    weights = scores.softmax(-1)
+    weights = scores(q, k, mask, bias).softmax(-1)
     if (open_recorder := recorder()) is not None:
         open_recorder.add(weights)
     return weights
 
 
-def recorder() -> "Recorder | None":
-    """The recorder that is open in this thread; None inside a trace."""
-    return None if torch.compiler.is_compiling() else _recorder.get()
+def scores(q: Tensor, k: Tensor, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+    """What the softmax is taken of (... h n m), at least float32: -inf where the mask closes. Arguments as of `attend`."""
+    score = einsum(q * q.shape[-1] ** -0.5, k, "... n d, ... m d -> ... n m")
+    score = score.to(torch.promote_types(score.dtype, torch.float32))
+    if bias is not None:
+        score = score + bias
+    return score if mask is None else score.masked_fill(~mask, float("-inf"))
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -76,7 +72,11 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | 
     lead = q.shape[:-3]
     if term is not None:
         term = term[(None,) * (q.ndim - term.ndim)]
+    if q.ndim == 4 and not torch.compiler.is_compiling():
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=term)
+    if term is not None:
         whole = any(isinstance(size, torch.SymInt) or size != 1 for size in term.shape[:-3])
+        whole = whole or torch.compiler.is_compiling()  # else a trace would tell a batch of 1 apart
         term = term.expand(*lead, *term.shape[-3:]).flatten(0, -4) if whole else term.reshape(1, *term.shape[-3:])
     q, k, v = (t.reshape(-1, *t.shape[-3:]) for t in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=term).unflatten(0, lead)
@@ -112,10 +112,14 @@ class Attention(nn.Module):
     x (b *axes dim), context (b m context_dim) -> (b *axes dim). `pattern` says who sees whom among the tokens of x
     (None: everybody; else see patterns.py); `position` is a module that gives the term added to the score (bias.py, shaw.py).
     `method` is what is done with q, k, v, mask and bias (None: `attend`; Chunked, LinearAttention, Gated); `temperature` a module
-    that scales q (scale.py); `gain` that of the Xavier start of q and k (None: torch's own start of a linear layer).
-    `mask` marks real tokens: (b *axes) for self-attention, (b m) of the context for cross-attention.
+    that scales q (scale.py); `gain` that of the Xavier start of q and k (None: torch's own start of a linear layer). In words
+    that a recipe can hold: forms.py.
+    `mask` marks real tokens: (b *axes) for self-attention, (b m) of the context for cross-attention; `keys_values` of a context
+    may take its place. With an `order` (order.py) x is the rows (w n) of its windows, and so is the output.
     Raises ValueError when dim is not divisible by heads, or the pattern has limits for another number of heads.
     """
+
+    recorded = True
 
     def __init__(
         self,
@@ -134,17 +138,24 @@ class Attention(nn.Module):
         if getattr(pattern, "heads", 1) not in (1, heads):
             raise ValueError(f"Attention: heads={heads}, but {pattern} has limits for {pattern.heads} heads")
         self.heads, self.pattern, self.position = heads, pattern, position
-        self.method, self.temperature = attend if method is None else method, temperature
+        self.method, self.temperature, self.gain = attend if method is None else method, temperature, gain
         if context_dim is None:
             self.qkv = nn.Linear(dim, 3 * dim)
         else:
             self.q, self.kv = nn.Linear(dim, dim), nn.Linear(context_dim, 2 * dim)
         self.proj = nn.Linear(dim, dim)
-        if gain is not None:
-            for linear, rows in self._query_and_key(dim):
-                xavier_(linear, rows, gain)
+        self.start()
 
-    def forward(self, x: Tensor, context: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+    def start(self) -> None:
+        """The Xavier start of q and k, where there is a `gain`. A model that starts all linear layers its way calls it again."""
+        if self.gain is not None:
+            for linear, rows in self._query_and_key(self.proj.in_features):
+                xavier_(linear, rows, self.gain)
+
+    def forward(self, x: Tensor, context: Tensor | tuple | None = None, mask: Tensor | None = None, order=None) -> Tensor:
+        if order is not None:
+            qkv = rearrange(self.qkv(x), "(w n) (three h d) -> three w h n d", three=3, n=order.tokens, h=self.heads)
+            return self.proj(rearrange(order.look(self._look, qkv, self.position), "w h n d -> (w n) (h d)"))
         if context is not None:
             return self.proj(self._merge(self._cross(x, context, mask)))
         x = blank(x, mask)
@@ -154,13 +165,46 @@ class Attention(nn.Module):
             return self.proj(self._merge(attention(q, k, v, _keys(mask), None, look)))
         layout = self.pattern.layout(x.shape[1:-1])
         q, k, v = rearrange(self.qkv(layout.cut(x)), "b w n (three h d) -> three b w n h d", three=3, h=self.heads)
-        out = self._look(layout.bias, q.transpose(2, 3), layout.keys(k), layout.keys(v), layout.mask(mask, x.device))
+        q, k, v = q.transpose(2, 3), layout.keys(k), layout.keys(v)
+        if hasattr(self.method, "within") and self.position is None:  # it wants the rule rather than its mask
+            out = self.method.within(layout, self._scaled(q), k, v, mask)
+        else:
+            out = self._look(layout.bias, q, k, v, layout.mask(mask, x.device))
         return self.proj(layout.join(self._merge(out)))
 
-    def _cross(self, x: Tensor, context: Tensor, mask: Tensor | None) -> Tensor:
-        q = rearrange(self.q(x), "b n (h d) -> b h n d", h=self.heads)
+    def keys_values(self, context: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Keys and values (b h m d) of a context: `forward` takes them in its place, where several ask the same one."""
         k, v = rearrange(self.kv(blank(context, mask)), "b m (two h d) -> two b h m d", two=2, h=self.heads)
+        return k, v
+
+    def _cross(self, x: Tensor, context: Tensor | tuple, mask: Tensor | None) -> Tensor:
+        q = rearrange(self.q(x), "b n (h d) -> b h n d", h=self.heads)
+        if not isinstance(context, tuple) and self._few(x, context):
+            return self._unprojected(q, context, mask)
+        k, v = context if isinstance(context, tuple) else self.keys_values(context, mask)
+        if q.shape[0] != k.shape[0]:  # one for all
+            q, k, v = (t.expand(max(q.shape[0], k.shape[0]), *t.shape[1:]) for t in (q, k, v))
         return attention(self._scaled(q), k, v, _keys(mask), None, self.method)
+
+    def _few(self, x: Tensor, context: Tensor) -> bool:
+        """Whether so few queries ask that projecting the whole context for them costs more than `_unprojected`."""
+        plain = self.method is attend and self.temperature is None and type(self.kv) is nn.Linear  # no adapter in its place
+        if not plain or torch.compiler.is_compiling() or recorder() is not None:
+            return False
+        return x.shape[1] < context.shape[1] and 4 * self.heads * x.shape[1] <= self.proj.in_features
+
+    def _unprojected(self, q: Tensor, context: Tensor, mask: Tensor | None) -> Tensor:
+        """q (W_k c + b_k) = (q W_k) c + the same for every key; mean(W_v c + b_v) = W_v mean(c) + b_v: the heads ask the context
+        itself, all in one product. q (b h n d), context (b m c) -> (b h n d)."""
+        b, h = max(q.shape[0], context.shape[0]), self.heads
+        keys, values = rearrange(self.kv.weight, "(two h d) c -> two h d c", two=2, h=h)
+        shift = rearrange(self.kv.bias.chunk(2)[1], "(h d) -> h 1 d", h=h)
+        wider = (context.shape[-1] / q.shape[-1]) ** 0.5  # `attend` scales by the width that it sees
+        q = rearrange(einsum(q, keys, "b h n d, h d c -> b h n c") * wider, "b h n c -> b 1 (h n) c").expand(b, -1, -1, -1)
+        c = blank(context, mask).unsqueeze(1).to(q.dtype).expand(b, -1, -1, -1)
+        found = rearrange(attention(q, c, c, _keys(mask)), "b 1 (h n) c -> b h n c", h=h)
+        out = einsum(found, values, "b h n c, h d c -> b h n d") + shift
+        return out if mask is None else out.masked_fill(~rearrange(mask.any(-1), "b -> b 1 1 1"), 0)
 
     def _look(self, place: Callable, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, _bias: None = None) -> Tensor:
         """`place` asks a position for the sizes, and cuts out the queries and keys, that are those of q and k (Layout.bias)."""
@@ -198,47 +242,3 @@ def blank(x: Tensor, mask: Tensor | None) -> Tensor:
 
 def _keys(mask: Tensor | None) -> Tensor | None:
     return None if mask is None else rearrange(mask, "b m -> b 1 1 m")
-
-
-class Recorder:
-    """Keeps the attention weights of every Attention of `model` while the `with` block runs.
-
-        with Recorder(model) as record:
-            logits = model(x)
-        record.maps["stages.0.blocks.0.attn"]   # (b h n m), or (b w h n n) for windows
-
-    Only the thread that opened it is recorded. The written-out path runs, so the logits are the same to rounding.
-    `closed` holds, by the same names, the share of pairs that a Gated method closed.
-    """
-
-    def __init__(self, model: nn.Module):
-        self.names = {id(module): name for name, module in model.named_modules() if isinstance(module, Attention)}
-        self.model, self.maps, self.closed, self._hooks, self._current = model, {}, {}, [], None
-
-    def __enter__(self) -> "Recorder":
-        self._token = _recorder.set(self)
-        for module in self.model.modules():
-            if isinstance(module, Attention):
-                self._hooks.append(module.register_forward_pre_hook(self._enter_module))
-                self._hooks.append(module.register_forward_hook(self._leave_module, always_call=True))
-        return self
-
-    def __exit__(self, *_) -> None:
-        _recorder.reset(self._token)
-        for hook in self._hooks:
-            hook.remove()
-
-    def _enter_module(self, module: nn.Module, _args) -> None:
-        if _recorder.get() is self:
-            self._current = self.names[id(module)]
-
-    def _leave_module(self, _module: nn.Module, _args, _output) -> None:
-        if _recorder.get() is self:
-            self._current = None
-
-    def add(self, weights: Tensor, closed: float | None = None) -> None:
-        """Called by `attend`; attention outside of `model` is not kept."""
-        if self._current is not None:
-            self.maps[self._current] = weights.detach()
-            if closed is not None:
-                self.closed[self._current] = closed

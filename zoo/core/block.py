@@ -1,30 +1,31 @@
-"""What surrounds attention: pre-norm block, merging of neighbouring tokens, masked pooling."""
+"""What surrounds attention: pre-norm blocks, merging of neighbouring tokens, masked pooling."""
 
 import torch
-import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
 from zoo.core.attention import Attention, blank
+from zoo.core.fused import linear_add, linear_gelu
 from zoo.core.patterns import pad_to_multiple
 
 
 class FeedForward(nn.Module):
-    """fc2(gelu(fc1(x))): (... dim) -> (... dim)."""
+    """fc2(gelu(fc1(x))): (... dim) -> (... dim), added to `residual` (... dim) where there is one."""
 
     def __init__(self, dim: int, hidden: int):
         super().__init__()
         self.fc1, self.fc2 = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(F.gelu(self.fc1(x)))
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        x = linear_gelu(self.fc1, x)
+        return self.fc2(x) if residual is None else linear_add(self.fc2, x, residual)
 
 
 class Block(nn.Module):
     """Pre-norm transformer block: x = x + attn(norm1(x)); x = x + mlp(norm2(x)). Source: Xiong et al. 2020.
 
     x (b *axes dim); `mask` (b *axes) marks real tokens, padding may hold anything. `drop_path` skips a branch of an
-    item at training.
+    item at training. With an `order` (order.py) x is its rows (rows dim).
     """
 
     def __init__(self, attn: Attention, dim: int, mlp_ratio: float = 4.0, drop_path: float = 0.0, eps: float = 1e-5):
@@ -33,10 +34,13 @@ class Block(nn.Module):
         self.norm2, self.mlp = nn.LayerNorm(dim, eps), FeedForward(dim, int(dim * mlp_ratio))
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None, order=None) -> Tensor:
         x = blank(x, mask)  # also for the gradient of the norms: 0 * NaN is NaN
-        x = x + self.drop_path(self.attn(self.norm1(x), mask=mask))
-        return x + self.drop_path(self.mlp(self.norm2(x)))
+        if not self.training:
+            x = x + self.attn(self.norm1(x), mask=mask, order=order)
+            return self.mlp(self.norm2(x), x)
+        x = x + self.drop_path(self.attn(self.norm1(x), mask=mask, order=order), order)
+        return x + self.drop_path(self.mlp(self.norm2(x)), order)
 
 
 class PostNormBlock(Block):
@@ -49,20 +53,62 @@ class PostNormBlock(Block):
 
 
 class CrossBlock(nn.Module):
-    """Pre-norm cross-attention and feed-forward: x asks `context`.
+    """Pre-norm: self-attention where wanted, cross-attention to `context`, feed-forward.
 
-    x (b n dim), context (b m context_dim), mask (b m) of the context -> (b n dim).
+    x (b n dim), context (b m context_dim), mask (b m) of the context, own_mask (b n) of x -> (b n dim). The three steps can be
+    taken one by one, to keep what does not change: ask(look(x, own_mask), keys_values(context, mask), mask).
+    x or context may be one (b = 1) for all of the other.
     """
 
-    def __init__(self, dim: int, heads: int, context_dim: int, mlp_ratio: float = 4.0):
+    def __init__(self, dim: int, heads: int, context_dim: int, mlp_ratio: float = 4.0, self_attention: bool = False,
+                 eps: float = 1e-5):
         super().__init__()
-        self.norm1, self.norm_context = nn.LayerNorm(dim), nn.LayerNorm(context_dim)
+        self.self_attn = None
+        if self_attention:  # as cross-attention of x to itself: then some rows of x can ask alone
+            self.norm_self, self.self_attn = nn.LayerNorm(dim, eps), Attention(dim, heads, context_dim=dim)
+        self.norm1, self.norm_context = nn.LayerNorm(dim, eps), nn.LayerNorm(context_dim, eps)
         self.attn = Attention(dim, heads, context_dim=context_dim)
-        self.norm2, self.mlp = nn.LayerNorm(dim), FeedForward(dim, int(dim * mlp_ratio))
+        self.norm2, self.mlp = nn.LayerNorm(dim, eps), FeedForward(dim, int(dim * mlp_ratio))
 
-    def forward(self, x: Tensor, context: Tensor, mask: Tensor | None = None) -> Tensor:
-        x = x + self.attn(self.norm1(x), self.norm_context(blank(context, mask)), mask)
+    def forward(self, x: Tensor, context: Tensor, mask: Tensor | None = None, own_mask: Tensor | None = None) -> Tensor:
+        return self.ask(self.look(x, own_mask), self.context(context, mask), mask)
+
+    def look(self, x: Tensor, mask: Tensor | None = None, rows: int | None = None) -> Tensor:
+        """Self-attention, or x itself: (b n dim) -> the first `rows` (None: all) of (b n dim)."""
+        if self.self_attn is None:
+            return x[:, :rows]
+        normed = self.norm_self(blank(x, mask))
+        return x[:, :rows] + self.self_attn(normed[:, :rows], normed, mask)
+
+    def context(self, context: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(b m context_dim) as the cross-attention takes it."""
+        return self.norm_context(blank(context, mask))
+
+    def keys_values(self, context: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(b m context_dim) -> keys and values (b heads m d) of the cross-attention, to be kept: `ask` takes them too."""
+        return self.attn.keys_values(self.context(context, mask), mask)
+
+    def ask(self, x: Tensor, context: Tensor | tuple[Tensor, Tensor], mask: Tensor | None = None) -> Tensor:
+        """Cross-attention to what `context` or `keys_values` gave, and feed-forward."""
+        x = x + self.attn(self.norm1(x), context, mask)
         return x + self.mlp(self.norm2(x))
+
+
+class PostNormCrossBlock(CrossBlock):
+    """The same with the norm after each step, and the context as it is. Only for imported weights (BLIP, Li et al. 2022)."""
+
+    def __init__(self, dim: int, heads: int, context_dim: int, mlp_ratio: float = 4.0, self_attention: bool = False,
+                 eps: float = 1e-12):
+        super().__init__(dim, heads, context_dim, mlp_ratio, self_attention, eps)
+        self.norm_context = nn.Identity()
+
+    def look(self, x: Tensor, mask: Tensor | None = None, rows: int | None = None) -> Tensor:
+        x = blank(x, mask)
+        return x[:, :rows] if self.self_attn is None else self.norm_self(x[:, :rows] + self.self_attn(x[:, :rows], x, mask))
+
+    def ask(self, x: Tensor, context: Tensor | tuple[Tensor, Tensor], mask: Tensor | None = None) -> Tensor:
+        x = self.norm1(x + self.attn(x, context, mask))
+        return self.norm2(x + self.mlp(x))
 
 
 class DropPath(nn.Module):
@@ -72,10 +118,11 @@ class DropPath(nn.Module):
         super().__init__()
         self.rate = rate
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, order=None) -> Tensor:
         if not self.training or self.rate == 0:
             return x
-        keep = torch.rand(x.shape[0], *[1] * (x.ndim - 1), device=x.device) >= self.rate
+        keep = torch.rand(x.shape[0] if order is None else order.items, *[1] * (x.ndim - 1), device=x.device) >= self.rate
+        keep = keep if order is None else keep[order.item]
         return x * keep.to(x.dtype) / (1 - self.rate)
 
     def extra_repr(self) -> str:

@@ -17,6 +17,8 @@ def cached(build):
     def get(*args):
         if torch.compiler.is_compiling():
             return build(*args)
+        if not torch.is_inference_mode_enabled():  # the switch below takes longer than the look-up
+            return kept(*args)
         with torch.inference_mode(False):
             return kept(*args)
 

@@ -45,7 +45,10 @@ class DilatedLayout:
 
     def join(self, x: Tensor) -> Tensor:
         x = self.band.join(self._apart(x))
-        return rearrange(x, "(b step) t c -> b (t step) c", step=self.step)[:, : self.length]
+        x = rearrange(x, "(b step) t c -> b (t step) c", step=self.step)
+        if isinstance(self.length, torch.SymInt):  # torch.export: a slice would be checked against lengths of 1
+            return x.index_select(1, torch.arange(self.length, device=x.device))
+        return x[:, : self.length]
 
     def keys(self, x: Tensor) -> Tensor:
         return self._beside(self.band.keys(self._apart(x)))
@@ -55,7 +58,7 @@ class DilatedLayout:
 
     def mask(self, real: Tensor | None, device: torch.device) -> Tensor:
         """Bool (w 1 n m), or (b w 1 n m) where `real` (b t) marks real tokens. A token always sees itself, so no row is empty."""
-        if real is None and self.length % self.step == 0:
+        if real is None and not isinstance(self.length, torch.SymInt) and self.length % self.step == 0:
             return self.band.mask(None, device).repeat(self.step, 1, 1, 1)
         real = torch.ones(1, self.length, dtype=torch.bool, device=device) if real is None else real
         real = rearrange(pad_to_multiple(real.unsqueeze(-1), (self.step,)), "b (t step) 1 -> (b step) t", step=self.step)

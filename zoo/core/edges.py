@@ -7,13 +7,15 @@ gradients: 0.9 times).
 """
 
 import warnings
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 
 import torch
 from einops import einsum
 from torch import Tensor
 
-from zoo.core.attention import recorder
+from zoo.core.attention import attend
+from zoo.core.recorder import recorder
 
 
 def edge_kernel(qkv: Tensor, bias: Tensor) -> str:
@@ -24,31 +26,40 @@ def edge_kernel(qkv: Tensor, bias: Tensor) -> str:
     return "sparse" if fits and not plain and not needs_grad and len(bias) else "gather"
 
 
-def edge_attention(qkv: Tensor, query: Tensor, key: Tensor, offsets: Tensor, bias: Tensor,
-                   states: Tensor | None = None, value: Tensor | None = None) -> Tensor:
+def edge_attention(qkv: Tensor, query: Tensor, key: Tensor, offsets: Tensor, bias: Tensor | None,
+                   states: Tensor | None = None, value: Tensor | None = None, method: Callable = attend) -> Tensor:
     """See zoo.core.pairs.pair_attention: qkv (n 3 h d), query, key (P,), bias (P h), states (P p), value (h p d) -> (n h d)."""
     q, k, v = qkv.unbind(1)
-    if edge_kernel(qkv, bias) == "sparse":
+    if method is attend and edge_kernel(qkv, bias) == "sparse":
         return _sparse(q, k, v, key, offsets, query, bias, states, value)
-    weights = _weigh(q, k, query, key, bias)
+    weights = _weigh(q, k, query, key, bias, method)
     message = v.index_select(0, key)
     if value is not None:
         message = message + einsum(states, value, "m p, h p d -> m h d")
     return torch.zeros_like(v).index_add(0, query, weights.to(v.dtype).unsqueeze(-1) * message.to(v.dtype))
 
 
-def _weigh(q: Tensor, k: Tensor, query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
-    """Weights (P h), at least float32, that sum to 1 over the pairs of a query; recorded."""
-    scores = (q.index_select(0, query) * q.shape[-1] ** -0.5 * k.index_select(0, key)).sum(-1)
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) + bias
-    rows = query.unsqueeze(1).expand_as(scores)
-    top = scores.new_full((len(q), scores.shape[1]), float("-inf")).scatter_reduce(0, rows, scores.detach(), "amax")
-    raised = (scores - top.index_select(0, query)).exp()
-    total = torch.zeros_like(top).index_add(0, query, raised)
-    weights = raised / total.index_select(0, query)
+def _weigh(q: Tensor, k: Tensor, query: Tensor, key: Tensor, bias: Tensor | None, method: Callable) -> Tensor:
+    """Weights (P h), at least float32, that sum to 1 over the pairs of a query, or to 0 where a method closes all; recorded."""
+    own_q, own_k, share = q.index_select(0, query), k.index_select(0, key), partial(_share, query=query, n=len(q))
+    scores = (own_q * q.shape[-1] ** -0.5 * own_k).sum(-1)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    scores = scores if bias is None else scores + bias
+    if method is not attend:
+        return method.along(own_q, own_k, scores, share)
+    weights = share(scores)
     if (open_recorder := recorder()) is not None:
         open_recorder.add(weights)
     return weights
+
+
+def _share(scores: Tensor, query: Tensor, n: int) -> Tensor:
+    """Softmax of (P h) over the pairs of each of n queries; 0 where all of them are -inf."""
+    rows = query.unsqueeze(1).expand_as(scores)
+    top = scores.new_full((n, scores.shape[1]), torch.finfo(scores.dtype).min).scatter_reduce(0, rows, scores.detach(), "amax")
+    raised = (scores - top.index_select(0, query)).exp()
+    total = torch.zeros_like(top).index_add(0, query, raised).clamp(min=torch.finfo(scores.dtype).tiny)
+    return raised / total.index_select(0, query)
 
 
 def _sparse(q, k, v, key, offsets, query, bias, states, value) -> Tensor:

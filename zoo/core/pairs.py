@@ -3,6 +3,7 @@
 Nodes of all graphs of a batch are packed one after another, so every projection is free of padding.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -60,29 +61,35 @@ def layer_scores(states: Tensor, weights: list[Tensor], pairs: Pairs) -> tuple[T
     if pairs.index is None:
         return rearrange(F.linear(states, weight), "p (layer h) -> layer p h", layer=len(weights)).unbind(0)
     n = states.shape[1]
-    scores = weight @ rearrange(states, "b i j c -> b c (i j)")  # this order leaves each layer's squares in one piece, both ways
+    if torch.compiler.is_exporting():  # @ would ask whether a batch of any size is 1
+        scores = rearrange(F.linear(states, weight), "b i j c -> b c (i j)")
+    else:
+        scores = weight @ rearrange(states, "b i j c -> b c (i j)")  # this order leaves each layer's squares in one piece
     scores = rearrange(scores, "b (layer h) (i j) -> b layer h i j", layer=len(weights), i=n, j=n)
     if pairs.mask is not None:
         scores = scores + torch.zeros_like(pairs.mask, dtype=scores.dtype).masked_fill_(~pairs.mask, float("-inf")).unsqueeze(1)
     return scores.unbind(1)
 
 
-def pair_attention(qkv: Tensor, pairs: Pairs, bias: Tensor, states: Tensor | None = None, value: Tensor | None = None) -> Tensor:
+def pair_attention(qkv: Tensor, pairs: Pairs, bias: Tensor | None, states: Tensor | None = None, value: Tensor | None = None,
+                   method: Callable = attend) -> Tensor:
     """out_i = sum_j a_ij (v_j + states_ij value), a_i = softmax over the pairs of i of (q_i k_j / sqrt(d) + bias_ij).
 
     qkv (nodes 3 h d); bias as `layer_scores` and states as `Pairs.spread` give them; value (h p d), None: without the second
-    term. Returns (nodes h d); a node that sees nobody gets 0. Source of the second term: Ma et al. 2023, GRIT, eq. 3.
+    term. `method`: other weights than the softmax (Gated; LinearAttention, with bias None). Returns (nodes h d); a node that
+    sees nobody gets 0. Source of the second term: Ma et al. 2023, GRIT, eq. 3.
     """
-    if not len(qkv):
+    if qkv.shape[0] == 0:
         return qkv[:, 2]
     if pairs.index is None:
-        return edge_attention(qkv, pairs.query, pairs.key, pairs.offsets, bias, states, value)
+        return edge_attention(qkv, pairs.query, pairs.key, pairs.offsets, bias, states, value, method)
     b, n = pairs.index.shape
     q, k, v = rearrange(qkv.index_select(0, pairs.index.flatten()), "(b n) three h d -> three b h n d", b=b, n=n)
+    mask = None if method is attend else pairs.mask  # the bias has it too
     if value is None:
-        out = attend(q, k, v, None, bias)
+        out = method(q, k, v, mask, bias)
     else:
-        weights = weigh(q, k, None, bias).to(v.dtype)
+        weights = (weigh if method is attend else method.weigh)(q, k, mask, bias).to(v.dtype)
         seen = einsum(weights, states.to(v.dtype), "b h i j, b i j p -> b h i p")
         out = weights @ v + einsum(seen, value.to(v.dtype), "b h i p, h p d -> b h i d")
     return rearrange(out, "b h n d -> (b n) h d").index_select(0, pairs.spot)

@@ -47,6 +47,11 @@ class ReachLayout:
     behind: tuple[int | None, ...]
     ahead: tuple[int | None, ...]
 
+    @property
+    def causal(self) -> bool:
+        """Everything up to oneself."""
+        return self.behind == (None,) and self.ahead == (0,)
+
     def cut(self, x: Tensor) -> Tensor:
         return rearrange(x, "b n c -> b 1 n c")
 

@@ -28,7 +28,7 @@ class PictureDataset(Dataset):
         self.augment = augmentation(augment, preprocess)
         whole = self.augment is not None and self.augment.resize is not None
         shape = (len(items), *preprocess.size, 3)
-        fits = cache and not whole and math.prod(shape) <= CACHE_BYTES
+        fits = cache and items.held and not whole and math.prod(shape) <= CACHE_BYTES
         self._cache = np.empty(shape, np.uint8) if fits else None
         self._cached = np.zeros(len(items), bool)
 

@@ -35,6 +35,7 @@ class Items:
     meta: list[dict] = field(default_factory=list)
     tags: list[list[int]] | None = None
     kind: str = "image"
+    held = True  # no field: the sources lie in memory or in files, what is decoded may be kept
 
     def __post_init__(self):
         self.meta = self.meta or [{} for _ in self.keys]
@@ -107,9 +108,10 @@ def unreadable(items: Items) -> list[tuple[str, str]]:
 
 
 def balanced_weights(items: Items) -> list[float]:
-    """One weight an item: drawn by them, every class comes equally often."""
-    counts = Counter(items.labels)
-    return [1 / counts[label] for label in items.labels]
+    """One weight an item: drawn by them, every class comes equally often. Of tags the rarest of the item counts as its class."""
+    strata = _strata(items)
+    counts = Counter(strata)
+    return [1 / counts[stratum] for stratum in strata]
 
 
 def split(items: Items, fraction: float, seed: int = 0) -> tuple[Items, Items]:

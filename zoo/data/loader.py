@@ -1,11 +1,14 @@
 """A loader that restarts exactly: the order depends on (seed, epoch) only, a restart skips what is done."""
 
+import os
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from zoo.data.share import Shared, rank_of_world
 from zoo.errors import ZooError
 
 TIMEOUT = 300  # seconds that a worker may take for one batch
@@ -56,32 +59,40 @@ class EpochOrder:
 class ResumableLoader(DataLoader):
     """Batches of a data set of zoo.data.dataset; state_dict counts those handed out in this epoch.
 
-    order: what makes the batches, default an EpochOrder of the arguments. num_workers changes nothing but the speed.
+    waited: seconds of this epoch in which the caller waited for a batch.
+
+    order: what makes the batches, default an EpochOrder of the arguments. num_workers changes nothing but the speed. Under
+    torchrun a rank gets its part of every batch (zoo.data.share); `real` says how many items of the last one count.
     Raises ZooError if a worker dies, hangs or meets a broken item.
     """
 
     def __init__(self, dataset: Dataset, batch_size: int = 1, seed: int = 0, shuffle: bool = True,
                  weights: Sequence[float] | None = None, num_workers: int = 0, order: EpochOrder | None = None):
-        self.done = 0
+        self.done, self.waited, self.real = 0, 0.0, 0
+        self.order = order or EpochOrder(len(dataset), batch_size, seed, shuffle, weights)
         super().__init__(
-            dataset, batch_sampler=order or EpochOrder(len(dataset), batch_size, seed, shuffle, weights),
+            dataset, batch_sampler=Shared(self.order, *rank_of_world()),
             collate_fn=getattr(dataset, "collate", None),  # None: stacked
-            num_workers=num_workers, timeout=TIMEOUT if num_workers else 0,
+            num_workers=num_workers, timeout=TIMEOUT if num_workers else 0, worker_init_fn=_leave_signals,
             generator=torch.Generator())  # so that starting an epoch draws nothing from the global one
 
     def set_epoch(self, epoch: int) -> None:
-        self.batch_sampler.set_epoch(epoch)
+        self.order.set_epoch(epoch)
 
     def __iter__(self):
-        order = self.batch_sampler
-        self.done = order.skip
+        order, sizes = self.order, self.batch_sampler.sizes
+        self.done, self.waited = order.skip, 0.0
+        start = time.monotonic()
         if self.num_workers and hasattr(self.dataset, "prepare"):
             self.dataset.prepare()
         try:
             for batch in super().__iter__():
+                self.waited += time.monotonic() - start
                 order.skip = 0
                 self.done += 1
+                self.real = sizes.popleft()
                 yield batch
+                start = time.monotonic()
         except ZooError as error:  # torch sends a worker's error with its traceback as text
             raise ZooError(str(error).rsplit("ZooError: ", 1)[-1].strip()) from error
         except RuntimeError as error:
@@ -98,8 +109,13 @@ class ResumableLoader(DataLoader):
         for key, here in self._identity().items():
             if state[key] != here:
                 raise ZooError(f"resume: {key} was {state[key]} and is now {here}; it must be the same")
-        self.done = self.batch_sampler.skip = state["done"] % len(self)
+        self.done = self.order.skip = state["done"] % len(self)
 
     def _identity(self) -> dict:
-        order = self.batch_sampler
+        order = self.order
         return {"items": order.n, "batch_size": order.batch_size, "seed": order.seed}
+
+
+def _leave_signals(_worker: int) -> None:
+    """A group of its own: torchrun and a terminal signal all processes of a group, but the main one still wants its batches."""
+    os.setpgid(0, 0)

@@ -1,8 +1,11 @@
 """What a model looked at: the recorded attention of one answer, mapped back to its input; as numbers and as a picture.
 
     maps = zoo.explain(model, "cat.jpg")               # layer -> Map, weights over the tokens of the picture
+    zoo.explain.rollout(maps)                          # a Map: through all layers, from the last tokens to the first
     zoo.explain(pairs, "a red car", "cat.jpg")         # of a text-image model: [(word, heat)]
-    zoo.explain.draw(model, "cat.jpg", "explain.png")
+    zoo.explain.patches(pairs, "a red car", "cat.jpg") # the other way round: (words, weights (rows cols words))
+    zoo.explain.draw(model, "cat.jpg", "explain.png", query="3,5")
+    zoo.explain.grid(model, "cat.jpg", "explain.png")  # all layers and heads
 """
 
 import os
@@ -11,9 +14,10 @@ from pathlib import Path
 from types import ModuleType
 
 from zoo.explain.maps import Map, Maps, record
-from zoo.explain.words import words
+from zoo.explain.rollout import rollout
+from zoo.explain.words import patches, words
 
-__all__ = ["Map", "Maps", "draw", "explain"]
+__all__ = ["Map", "Maps", "draw", "explain", "grid", "patches", "rollout"]
 
 
 def explain(model, item, image=None):
@@ -26,16 +30,25 @@ def explain(model, item, image=None):
 
 
 def draw(
-    model, item, output: str | os.PathLike, text: str | None = None, layer: str | None = None, head: int | None = None
+    model, item, output: str | os.PathLike, text: str | None = None, layer: str | None = None, head: int | None = None,
+    query=None,
 ) -> None:
     """Draws what `model` looked at in `item` into the file `output` (.png, .jpg, .pdf or .svg).
 
-    layer: a name among the keys of explain(model, item) (default: the last); head: from 0 (default: the mean of all).
+    layer: a name among the keys of explain(model, item) (default: the last), or "rollout": through all of them; head: from 0
+    (default: the mean of all). query: the token that is asked, see query.py (default: all, the mean).
     text: what a text-image model is asked about its picture. UsageError where one of them does not fit the model.
     """
     from zoo.explain.figure import draw
 
-    draw(model, item, Path(output), text, layer, head)
+    draw(model, item, Path(output), text, layer, head, query)
+
+
+def grid(model, item, output: str | os.PathLike, query=None) -> None:
+    """Draws every layer and head into the file `output`, a heat map each. `query`: of pictures, as in `draw`."""
+    from zoo.explain.figure import grid
+
+    grid(model, item, Path(output), query)
 
 
 class _Callable(ModuleType):

@@ -20,10 +20,11 @@ from zoo.inference import evaluating, inputs
 class Map:
     """Attention of one layer over the n tokens of one item: n = prod(axes), in row-major order.
 
-    axes: (rows, cols) of a picture, (frames,) of a sound, (nodes,) of a graph (a virtual node is the last). step: what a token
-    spans of the input, in pixels of the model's input or in seconds; 1 for graphs. recorded: the weights as the layer made
-    them, head axis third from last; `dense` puts any heads of them over all pairs of tokens. pairs: of attention along the
-    edges of a big graph, (2 P) int64, query and key of the P weights recorded[:, 0].
+    axes: (rows, cols) of a picture, (frames,) of a sound, (tokens,) of a text, (nodes,) of a graph (a virtual node is the last).
+    step: what a token spans of the input, in pixels of the model's input or in seconds; 1 for texts and graphs. recorded: the
+    weights as the layer made them, head axis third from last; `dense` puts any heads of them over all pairs of tokens. pairs:
+    of attention along the edges of a big graph, (2 P) int64, query and key of the P weights recorded[:, 0]. asking: axes and
+    step of the tokens that look, where they are others than those looked at (rollout); weights are (h m n) then.
     """
 
     axes: tuple[int, ...]
@@ -31,6 +32,12 @@ class Map:
     recorded: Tensor
     dense: Callable[[Tensor], Tensor]
     pairs: Tensor | None = None
+    asking: tuple[tuple[int, ...], float] | None = None
+
+    @property
+    def askers(self) -> tuple[tuple[int, ...], float]:
+        """Axes and step of the tokens that look."""
+        return self.asking or (self.axes, self.step)
 
     @property
     def heads(self) -> int:
@@ -53,9 +60,10 @@ class Map:
         query, key = np.nonzero(weight)
         return query, key, weight[query, key]
 
-    def received(self, head: slice = slice(None)) -> np.ndarray:
-        """(*axes): what each token got, mean over all tokens that look; sums to 1. Mean over those heads."""
-        return self.weight(head).mean(0).reshape(self.axes)
+    def received(self, head: slice = slice(None), query: int | None = None) -> np.ndarray:
+        """(*axes): what each token got from token `query` (None: the mean of all that look); sums to 1. Mean over heads."""
+        weight = self.weight(head)
+        return (weight.mean(0) if query is None else weight[query]).reshape(self.axes)
 
     def _mean(self, head: slice) -> Tensor:
         return self.recorded[..., head, :, :].mean(-3, keepdim=True)
@@ -74,14 +82,12 @@ def record(model: nn.Module, item) -> Maps:
     modality = getattr(getattr(model, "card", None), "modality", None)
     if modality == "text_image":
         raise ZooError("explain: a text-image model looks at pictures word by word; give a text too: explain(model, text, image)")
-    if modality == "text":
-        raise ZooError("explain: nothing to draw on for a text model; a text-image model has: explain(model, text, image)")
     if modality is None:
         raise ZooError(f"explain: {type(model).__name__} is not a model from zoo.load or zoo.create_model")
     prepared = model.preprocess(item)
     with evaluating(model), _recording(model) as (recorder, calls):
         logits = model(*inputs(model, [prepared]))
-    place = {"image": _image, "audio": _audio, "graph": _graph}[modality]
+    place = {"image": _image, "audio": _audio, "graph": _graph, "text": _text}[modality]
     maps = {name: place(model, name, weights.cpu(), calls[name]) for name, weights in recorder.maps.items()}
     if not maps:
         raise ZooError(f"explain: {model.card.name or model.card.model} has no attention")
@@ -114,6 +120,10 @@ def _audio(model, name: str, weights: Tensor, call: tuple) -> Map:
         return _folded(model, weights, layout)
     step = model.frame_seconds / 2 ** (len(model.stages) - 1 - _stage(name))
     return Map(axes, step, weights, partial(_one, layout))
+
+
+def _text(_model, _name: str, weights: Tensor, _call: tuple) -> Map:
+    return Map(tuple(weights.shape[-1:]), 1.0, weights, lambda some: some[0])
 
 
 def _graph(_model, _name: str, weights: Tensor, call: tuple) -> Map:

@@ -3,33 +3,50 @@
 import numpy as np
 import torch
 
-from zoo.explain.figure import GREY, answer, colour_bar, head_name, label_axes, new_figure, shares, title
+from zoo.explain.figure import (
+    GREY,
+    LINE,
+    answer,
+    colour_bar,
+    head_name,
+    label_axes,
+    mark_row,
+    new_figure,
+    received_label,
+    shares,
+    title,
+)
 from zoo.explain.maps import Maps
 from zoo.inference import inputs
 
 DECIBEL = 10 / np.log(10)
 
 
-def draw_sound(model, _item, maps: Maps, layer: str, head: slice):
-    """Three panels over seconds: log-mel in Hz, attention received by each frame, query frames over key frames."""
+def draw_sound(model, _item, maps: Maps, layer: str, head: slice, query: int | None = None):
+    """Three panels over seconds: log-mel in Hz, attention received by each frame (or that of `query`), all pairs of frames."""
     shown = maps[layer]
     mel, step, rate = _log_mel(model, maps.prepared)
-    heat, received = shown.weight(head), shares(shown.received(head))
-    seconds, spanned = len(mel) * step, len(heat) * shown.step
+    heat, received = shown.weight(head), shares(shown.received(head, query))
+    (frames,), look = shown.askers
+    seconds, spanned, looking = len(mel) * step, heat.shape[1] * shown.step, frames * look
     figure = new_figure(9, 9.2)
     top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=[1.3, 0.6, 2.6])
     drawn = top.imshow(mel.T, origin="lower", aspect="auto", cmap="magma", extent=(0, seconds, 0, mel.shape[1]))
     _hertz(top, model.frontend, rate)
     colour_bar(drawn, top, "power (dB)")
-    middle.stairs(received, np.arange(len(received) + 1) * shown.step, baseline=None, color="#00468b", linewidth=1.4)
+    middle.stairs(received, np.arange(len(received) + 1) * shown.step, baseline=None, color=LINE, linewidth=1.4)
     middle.axhline(1, color=GREY, linewidth=0.7, linestyle=":")
     middle.set_ylim(0, 1.08 * received.max())
-    label_axes(middle, None, "received\n(1: even share)")
-    drawn = bottom.imshow(heat, aspect="auto", cmap="cividis", extent=(0, spanned, spanned, 0), interpolation="nearest")
+    label_axes(middle, None, received_label(query))
+    drawn = bottom.imshow(heat, aspect="auto", cmap="cividis", extent=(0, spanned, looking, 0), interpolation="nearest")
     label_axes(bottom, "time looked at (s)", "time that looks (s)")
     colour_bar(drawn, bottom, "weight (a row sums to 1)")
     bottom.set(xlim=(0, seconds), ylim=(seconds, 0))
-    title(figure, model, layer, f"{head_name(shown, head)}, {1000 * shown.step:g} ms a token", answer(model, maps))
+    if query is not None:
+        mark_row(bottom, query * look, (query + 1) * look)
+    asked = "" if query is None else f", asked: the frame at {query * look:.4g} s"
+    where = f"{head_name(layer, shown, head)}, {1000 * shown.step:g} ms a token{asked}"
+    title(figure, model, layer, where, answer(model, maps))
     return figure
 
 

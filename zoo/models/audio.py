@@ -8,24 +8,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from zoo.core import (
-    Attention,
-    Band,
-    Block,
-    ClippedPosition,
-    Merge,
-    RelativePosition,
-    SteadyWindows,
-    Whole,
-    masked_mean,
-    merge_mask,
-)
+from zoo.core import Attention, Block, Forms, Merge, Place, masked_mean, merge_mask
 from zoo.core.attention import blank
 from zoo.models.audio_stem import ConvStem, MergeStem
-from zoo.models.heads import Staged, init_linear
+from zoo.models.heads import Staged, init_linear, layers
 from zoo.models.mel import LogMel
 
 FAR = 128  # tokens: farther offsets share a row of the global table
+OWN = {"position": "table", "method": "softmax", "temperature": "fixed"}
+REFUSED = {"pattern": {"axial": "rows and columns are those of a map of two axes"}}
 
 
 class Audio(Staged):
@@ -33,8 +24,9 @@ class Audio(Staged):
 
     Arguments: num_classes (0: no classifier), dims and depths (one entry a stage), windows (tokens each stage sees around a
     token; None: all), head_dim, local ("windows" | "band": of radius w // 2), stem ("patch" | "conv"), kernel (tokens of a
-    depthwise convolution before attention, odd; 0: none), drop_path (rate of the deepest block), and those of the front end,
-    LogMel: rate, n_fft, win, hop, mels, f_min, f_max. ValueError names a wrong one.
+    depthwise convolution before attention, odd; 0: none), drop_path (rate of the deepest block), attention (other forms than
+    these, see zoo.core.forms), and those of the front end, LogMel: rate, n_fft, win, hop, mels, f_min, f_max. ValueError names a
+    wrong one.
 
     `lengths` are the real samples of each item; None: all. What stands behind them changes nothing. `augment`, None or a module
     (mel (b frames mels), mask) -> mel, runs at training between the front end and the stem.
@@ -53,6 +45,7 @@ class Audio(Staged):
         stem: str = "conv",
         kernel: int = 3,
         drop_path: float = 0.0,
+        attention: dict | None = None,
         **mel,
     ):
         super().__init__()
@@ -62,10 +55,12 @@ class Audio(Staged):
         self.frontend = LogMel(**mel)
         self.frame_seconds = self.frontend.hop * 2 ** len(dims) / self.frontend.rate  # of one output token
         self.stem = (MergeStem if stem == "patch" else ConvStem)(self.frontend.mels, dims[0])
+        forms = Forms("Audio", attention, {"pattern": "sliding" if local == "band" else "windows", **OWN}, REFUSED)
+        self.absolute = forms.absolute(dims[0], 1)
         rates = [drop_path * i / max(sum(depths) - 1, 1) for i in range(sum(depths))]
         self.stages = nn.ModuleList()
         for i, (dim, depth) in enumerate(zip(dims, depths)):
-            attns = [_attention(dim, dim // head_dim, windows[i], local, odd=j % 2) for j in range(depth)]
+            attns = [forms.attention(Place(dim, dim // head_dim, 1, windows[i], j, FAR)) for j in range(depth)]
             drops = rates[sum(depths[:i]) : sum(depths[: i + 1])]
             self.stages.append(Stage(dims[i - 1] if i else None, dim, attns, drops, kernel))
         self.norm = nn.LayerNorm(self.num_features)
@@ -103,10 +98,7 @@ class Audio(Staged):
         self, wave: Tensor, lengths: Tensor | None = None, indices: list[int] | None = None
     ) -> tuple[tuple[Tensor, Tensor | None], list[tuple[Tensor, Tensor | None]]]:
         """Last normed tokens, and those after each stage in `indices` (default all): (b t dim) and the mask (b t) | None."""
-        count = len(self.stages)
-        if any(not -count <= i < count for i in indices or ()):
-            raise ValueError(f"Audio: indices={indices!r}; allowed: {-count} .. {count - 1}")
-        wanted = range(count) if indices is None else [i % count for i in indices]
+        wanted = layers("Audio", indices, len(self.stages))
         (x, mask), kept = self._tokens(wave, lengths), []
         for i, stage in enumerate(self.stages):
             x, mask = stage(x, mask)
@@ -118,7 +110,8 @@ class Audio(Staged):
         mel, mask = self.frontend(wave, lengths)
         if self.augment is not None and self.training:
             mel = self.augment(mel, mask)
-        return self.stem(mel.to(self.norm.weight.dtype), mask)
+        x, mask = self.stem(mel.to(self.norm.weight.dtype), mask)
+        return x if self.absolute is None else self.absolute(x), mask
 
 
 class Stage(nn.Module):
@@ -148,17 +141,6 @@ class Local(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         x = blank(x, mask)
         return x + self.conv(x.transpose(1, 2)).transpose(1, 2)
-
-
-def _attention(dim: int, heads: int, window: int | None, local: str, odd: int) -> Attention:
-    """Attention of one block; every other one is shifted by half a window."""
-    if window is None:
-        pattern, position = Whole(), ClippedPosition(FAR, heads)
-    elif local == "band":
-        pattern, position = Band(window // 2), ClippedPosition(window // 2, heads)
-    else:
-        pattern, position = SteadyWindows((window,), (window // 2 * odd,)), RelativePosition((window,), heads)
-    return Attention(dim, heads, pattern=pattern, position=position)
 
 
 def _check(num_classes, dims, depths, windows, head_dim, local, stem, kernel, drop_path) -> None:

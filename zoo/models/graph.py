@@ -9,16 +9,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from zoo.core.adjacency import Distance, NodeAttention, Plain, Walks, biases
+from zoo.core import Forms, Place
+from zoo.core.adjacency import Distance, NodeAttention, Nothing, Plain, Walks, biases
 from zoo.models.graph_batch import PATHS, Collate, GraphBatch
 from zoo.models.graph_parts import POOLS, Centrality, Columns, EdgeSum, GraphBlock, averaged
+from zoo.models.heads import layers
 
 CHOICES = {
     "level": ("graph", "node", "edge"),
-    "bias": ("walks", "adjacency", "distance"),
+    "bias": ("walks", "adjacency", "distance", "none"),
     "local": ("gine", "none"),
     "pool": tuple(POOLS),
     "path": PATHS,
+}
+OWN = {"method": "softmax", "temperature": "fixed"}
+REFUSED = {
+    "pattern": {"": "nothing: nodes have no order; who sees whom is the graph's: path, and bias"},
+    "position": {"": "nothing: nodes have no order; a node's place is told by bias: " + ", ".join(CHOICES["bias"])},
+    "method": {"chunked": "the term of all pairs is as large as their weights; path='edges' saves memory"},
 }
 
 
@@ -27,9 +35,10 @@ class Graph(nn.Module):
 
     Arguments: num_classes (0: no classifier), level; the schema of the data: node_categories and edge_categories (values per
     categorical column, 0 being "unknown"), node_floats and edge_floats (columns), directed; dim, depth, heads, pair_dim (width
-    of the pair states), mlp_ratio, dropout; bias ("walks" | "adjacency" | "distance"), walks (powers K), local ("gine": also a
-    sum over real edges | "none"), virtual_node, pool ("mean" | "sum" | "virtual"), path ("auto" | "dense" | "edges": who sees
-    whom), smooth (steps of averaging the float columns over neighbours, before anything else). ValueError names a wrong one.
+    of the pair states), mlp_ratio, dropout; bias ("walks" | "adjacency" | "distance" | "none"), walks (powers K), local ("gine":
+    also a sum over real edges | "none"), virtual_node, pool ("mean" | "sum" | "virtual"), path ("auto" | "dense" | "edges": who
+    sees whom), smooth (steps of averaging the float columns over neighbours, before anything else), attention (method,
+    temperature and gain, see zoo.core.forms). ValueError names a wrong one.
     The levels share all weights but those of the classifier. `collate` makes the batches.
     """
 
@@ -55,6 +64,7 @@ class Graph(nn.Module):
         pool: str = "mean",
         path: str = "auto",
         smooth: int = 0,
+        attention: dict | None = None,
     ):
         super().__init__()
         _check({name: value for name, value in locals().items() if name not in ("self", "__class__")})
@@ -65,7 +75,7 @@ class Graph(nn.Module):
         self.walks, self.directed = walks if bias == "walks" else 0, directed
         self.grad_checkpointing = False
         self.node_embed = Columns(tuple(node_categories), node_floats, dim)
-        looks = bias != "adjacency" or local == "gine"  # else nothing looks at the edges' columns
+        looks = bias in ("walks", "distance") or local == "gine"  # else nothing looks at the edges' columns
         self.edge_embed = Columns(tuple(edge_categories), edge_floats, dim) if looks else None
         ways = 2 if directed else 1
         self.node_walks = nn.Linear(ways * walks, dim, bias=False) if bias == "walks" else None
@@ -75,11 +85,16 @@ class Graph(nn.Module):
             "walks": lambda: Walks(walks, ways, pair_dim, dim),
             "adjacency": lambda: Plain(ways),
             "distance": lambda: Distance(ways, heads, dim),
+            "none": lambda: Nothing(heads),
         }[bias]()
+        forms = Forms("Graph", attention, OWN, REFUSED)
+        if forms.chosen["method"][0] == "linear" and bias != "none":
+            raise ValueError(f"Graph: bias={bias!r}; allowed: 'none' with method 'linear', which has no score to add a term to")
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList()
         for _ in range(depth):
-            attn = NodeAttention(dim, heads, self.position.score(heads), pair_dim if self.position.value else 0)
+            attn = NodeAttention(dim, heads, self.position.score(heads), pair_dim if self.position.value else 0,
+                                 **forms.settings(Place(dim, heads)))
             self.blocks.append(GraphBlock(attn, dim, mlp_ratio, EdgeSum(dim) if local == "gine" else None, dropout))
         self.norm = nn.LayerNorm(dim)
         self.readout = nn.Linear(dim, dim)
@@ -97,24 +112,31 @@ class Graph(nn.Module):
 
     def forward_features(self, batch: GraphBatch) -> Tensor:
         """Normed states (nodes dim) of the packed nodes, followed by those of the virtual nodes (b dim) if there are any."""
+        return self.forward_intermediates(batch, [])[0]
+
+    def forward_intermediates(self, batch: GraphBatch, indices: list[int] | None = None) -> tuple[Tensor, list[Tensor]]:
+        """The last, normed states and those after each block in `indices` (default all), each as of forward_features."""
+        wanted, kept = layers("Graph", indices, len(self.blocks)), []
         self._fits(batch)
         edges = None if self.edge_embed is None else self.edge_embed(batch.edge_cat, batch.edge_float)
         states = batch.pairs.spread(self.position(batch, edges))
         x = self.dropout(self._nodes(batch))
         log_degree = F.pad(batch.degree[:, :1].to(x.dtype).log1p(), (0, 0, 0, batch.virtual))
-        for block, bias in zip(self.blocks, biases(states, [block.attn for block in self.blocks], batch.pairs)):
+        for i, (block, bias) in enumerate(zip(self.blocks, biases(states, [block.attn for block in self.blocks], batch.pairs))):
             if self.grad_checkpointing and self.training:
                 x = checkpoint(block, x, batch, bias, states, edges, log_degree, use_reentrant=False)
             else:
                 x = block(x, batch, bias, states, edges, log_degree)
-        return self.norm(x)
+            if i in wanted:
+                kept.append(x)
+        return self._last(x), kept
 
     def forward_head(self, x: Tensor, batch: GraphBatch, pre_logits: bool = False) -> Tensor:
         """States -> logits, or with `pre_logits` what the classifier sees: one vector per graph, node or link."""
         if self.level == "graph":
             x = POOLS[self.pool](x, batch)
-        x = x[: len(batch.graph)] if self.level != "graph" else x
-        x = x + F.gelu(self.readout(x))
+        x = x[: batch.graph.shape[0]] if self.level != "graph" else x
+        x = self._read(x)
         if self.level == "edge":
             x = self._links(x, batch)
         return x if pre_logits else self.classifier(x)
@@ -140,7 +162,7 @@ class Graph(nn.Module):
 
     def no_weight_decay(self) -> set[str]:
         """Names of embedding tables and of what starts a state."""
-        ends = ("table", "tables", "start", "virtual", "position.route")
+        ends = ("table", "tables", "start", "virtual", "position.route", "method.map")
         return {name for name, _ in self.named_parameters() if name.endswith(ends)}
 
     def _nodes(self, batch: GraphBatch) -> Tensor:
@@ -151,6 +173,13 @@ class Graph(nn.Module):
         if self.centrality is not None:
             x = x + self.centrality(batch.degree)
         return x if self.virtual is None else torch.cat([x, self.virtual.expand(len(batch), -1)])
+
+    def _last(self, x: Tensor) -> Tensor:
+        return self.norm(x)
+
+    def _read(self, x: Tensor) -> Tensor:
+        """What the classifier sees of pooled vectors, nodes, or ends of links."""
+        return x + F.gelu(self.readout(x))
 
     def _links(self, x: Tensor, batch: GraphBatch) -> Tensor:
         """[x_u x_v, x_u - x_v], in an undirected graph [x_u x_v, |x_u - x_v|], which does not change when u and v are swapped."""

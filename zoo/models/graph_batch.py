@@ -114,13 +114,19 @@ class Collate:
 
     def structure(self, graph, scope: str) -> Structure:
         """Pair features of one graph, computed once and kept on it for as long as its edges stay the same."""
-        wanted = self.walks, self.directed, scope, self.routes
+        wanted = self._wanted(scope)
         edges, kept = graph.edge_index, getattr(graph, "_structure", None)
         version = 0 if edges.is_inference() else edges._version  # tensors made in inference mode count no changes
         if kept is None or kept[:2] != (wanted, version) or kept[2] is not edges:
-            kept = wanted, version, edges, structure(edges.numpy(), len(graph.x_cat), *wanted)
+            kept = wanted, version, edges, self._build(edges.numpy(), len(graph.x_cat), wanted)
             graph._structure = kept  # private: torch_geometric does not batch it
         return kept[3]
+
+    def _build(self, edges: np.ndarray, n: int, wanted: tuple) -> Structure:
+        return structure(edges, n, *wanted)
+
+    def _wanted(self, scope: str) -> tuple:
+        return self.walks, self.directed, scope, self.routes
 
     def _scope(self, n: int) -> str:
         if self.path == "auto":

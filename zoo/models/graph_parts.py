@@ -8,7 +8,7 @@ from zoo.core import Block
 from zoo.core.adjacency import NodeAttention, weighed
 from zoo.models.graph_batch import GraphBatch
 
-DEGREES = 64  # this many neighbours or more share a row
+DEGREES = 64  # this many neighbours or more share a row, unless a model has more rows
 
 
 class Columns(nn.Module):
@@ -27,7 +27,7 @@ class Columns(nn.Module):
         self.floats = nn.Linear(floats, dim, bias=False) if floats else None
 
     def forward(self, cat: Tensor, floats: Tensor) -> Tensor:
-        x = self.start.expand(len(cat), -1)
+        x = self.start.expand(cat.shape[0], -1)  # len would fix the size of an export
         if self.table is not None:
             known = torch.where((cat >= 0) & (cat < self.sizes), cat, 0)
             x = x + F.embedding(known + self.first, self.table).sum(1)
@@ -37,12 +37,12 @@ class Columns(nn.Module):
 class Centrality(nn.Module):
     """table_in[neighbours in] + table_out[neighbours out]: (n 2) -> (n dim). Source: Ying et al. 2021, eq. 5."""
 
-    def __init__(self, dim: int):
+    def __init__(self, dim: int, degrees: int = DEGREES):
         super().__init__()
-        self.tables = nn.Parameter(torch.randn(2, DEGREES + 1, dim) * 0.02)
+        self.tables = nn.Parameter(torch.randn(2, degrees + 1, dim) * 0.02)
 
     def forward(self, degree: Tensor) -> Tensor:
-        degree = degree.clamp(max=DEGREES)
+        degree = degree.clamp(max=self.tables.shape[1] - 1)
         return self.tables[0, degree[:, 0]] + self.tables[1, degree[:, 1]]
 
 
@@ -85,7 +85,7 @@ class GraphBlock(Block):
 
 def pool_sum(x: Tensor, batch: GraphBatch) -> Tensor:
     """Sum over the nodes of each graph: (N dim), perhaps followed by virtual nodes -> (b dim)."""
-    return x.new_zeros(len(batch), x.shape[1]).index_add(0, batch.graph, x[: len(batch.graph)])
+    return x.new_zeros(batch.sizes.shape[0], x.shape[1]).index_add(0, batch.graph, x[: batch.graph.shape[0]])
 
 
 def pool_mean(x: Tensor, batch: GraphBatch) -> Tensor:

@@ -2,6 +2,8 @@
 
 from torch import nn
 
+from zoo.core import Attention
+
 
 class Staged(nn.Module):
     """A model with `stages`, `norm`, `num_features` and the prefix `stem_name` of what comes before the stages."""
@@ -20,19 +22,34 @@ class Staged(nn.Module):
     def group_matcher(self, coarse: bool = False) -> dict:
         """timm's description of the depth of every parameter, for layer-wise learning rates."""
         fine = [(r"^stages\.(\d+)\.merge", (0,)), (r"^stages\.(\d+)\.\w+\.(\d+)", None), (r"^norm", (99999,))]
-        return {"stem": rf"^{self.stem_name}", "blocks": r"^stages\.(\d+)" if coarse else fine}
+        return {"stem": rf"^(?:{self.stem_name}|absolute)", "blocks": r"^stages\.(\d+)" if coarse else fine}
 
     def no_weight_decay(self) -> set[str]:
-        """Names of parameters that are position tables."""
-        return {name for name, _ in self.named_parameters() if name.endswith("position.table")}
+        """Names of parameters that are position tables or gates."""
+        return tables(self)
 
     def _checkpoint(self) -> bool:
         return self.grad_checkpointing and self.training
 
 
+def layers(name: str, indices: list[int] | None, count: int) -> list[int]:
+    """Places of the layers asked for, negative ones from the end; None: all. ValueError where there is no such layer."""
+    if any(not -count <= i < count for i in indices or ()):
+        raise ValueError(f"{name}: indices={indices!r}; allowed: {-count} .. {count - 1}")
+    return list(range(count)) if indices is None else [i % count for i in indices]
+
+
+def tables(model: nn.Module) -> set[str]:
+    """Names of the position tables and of the maps of gates, which weight decay would pull to nothing."""
+    ends = ("position.table", "position.keys", "position.values", "absolute.table", "method.map")
+    return {name for name, _ in model.named_parameters() if name.endswith(ends)}
+
+
 def init_linear(module: nn.Module) -> None:
-    """Swin's start of a linear layer: a truncated normal of deviation 0.02, no bias."""
+    """Swin's start of a linear layer: a truncated normal of deviation 0.02, no bias. Attention has its own say (gain)."""
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
+    if isinstance(module, Attention):
+        module.start()  # apply() meets a module after its parts

@@ -5,6 +5,7 @@ Swin (Liu et al. 2021) where `stem="patch"` and the sizes are Swin's; the native
 (Chu et al. 2021, conditional position encoding), which small data sets need.
 """
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 import torch
@@ -13,9 +14,14 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from zoo.core import Attention, Block, Merge, RelativePosition, Windows, masked_mean
+from zoo.core import Attention, Block, Forms, Merge, Place, masked_mean, order
 from zoo.core.patterns import pad_to_multiple
-from zoo.models.heads import Staged, init_linear
+from zoo.models.heads import Staged, init_linear, layers
+
+FAR = 16  # tokens on an axis: farther offsets share a row of a table of a whole map
+OWN = {"pattern": "windows", "position": "table", "method": "softmax", "temperature": "fixed"}
+_NO_ORDER = "a picture has no order; by distance both ways: sliding"
+REFUSED = {"pattern": {"causal": _NO_ORDER, "distance": _NO_ORDER, "dilated": "gaps over one axis only"}}
 
 
 class Image(Staged):
@@ -23,7 +29,8 @@ class Image(Staged):
 
     Arguments: num_classes (0: no classifier), in_chans, patch (pixels per token at the first stage), window (tokens per side),
     dims and depths (one entry a stage), head_dim, stem ("patch" | "conv"), local (depthwise 3x3 before attention),
-    drop_path (rate of the deepest block). ValueError names a wrong one.
+    drop_path (rate of the deepest block), attention (other forms than shifted windows with a table, see zoo.core.forms).
+    ValueError names a wrong one.
     """
 
     stem_name = "patch_embed"
@@ -40,17 +47,21 @@ class Image(Staged):
         stem: str = "patch",
         local: bool = False,
         drop_path: float = 0.0,
+        attention: dict | None = None,
     ):
         super().__init__()
         _check(num_classes, in_chans, patch, window, dims, depths, head_dim, stem, drop_path)
         self.num_classes, self.num_features, self.patch = num_classes, dims[-1], patch
         self.grad_checkpointing = False
         self.patch_embed = (PatchEmbed if stem == "patch" else ConvStem)(in_chans, dims[0], patch)
+        forms = Forms("Image", attention, OWN, REFUSED)
+        self.absolute = forms.absolute(dims[0], 2)
         rates = [drop_path * i / max(sum(depths) - 1, 1) for i in range(sum(depths))]
         self.stages = nn.ModuleList()
         for i, (dim, depth) in enumerate(zip(dims, depths)):
+            attns = (self._attention(forms, Place(dim, dim // head_dim, 2, window, j, FAR)) for j in range(depth))
             drops = rates[sum(depths[:i]) : sum(depths[: i + 1])]
-            self.stages.append(Stage(dims[i - 1] if i else None, dim, dim // head_dim, window, drops, local))
+            self.stages.append(self._stage(dims[i - 1] if i else None, dim, attns, drops, local))
         self.norm = nn.LayerNorm(self.num_features)
         self.apply(init_linear)
         self.reset_classifier(num_classes)
@@ -60,7 +71,7 @@ class Image(Staged):
 
     def forward_features(self, x: Tensor) -> Tensor:
         """(b c height width) -> last map (b rows cols num_features), normed."""
-        x = self.patch_embed(x)
+        x = self._tokens(x)
         for stage in self.stages:
             x = checkpoint(stage, x, use_reentrant=False) if self._checkpoint() else stage(x)
         return self.norm(x)
@@ -76,34 +87,40 @@ class Image(Staged):
 
     def forward_intermediates(self, x: Tensor, indices: list[int] | None = None) -> tuple[Tensor, list[Tensor]]:
         """Last normed map and the map after each stage in `indices` (default all), each (b dim rows cols)."""
-        count = len(self.stages)
-        if any(not -count <= i < count for i in indices or ()):
-            raise ValueError(f"Image: indices={indices!r}; allowed: {-count} .. {count - 1}")
-        wanted = range(count) if indices is None else [i % count for i in indices]
-        x, maps = self.patch_embed(x), []
+        wanted = layers("Image", indices, len(self.stages))
+        x, maps = self._tokens(x), []
         for i, stage in enumerate(self.stages):
             x = stage(x)
             if i in wanted:
                 maps.append(rearrange(x, "b h w c -> b c h w"))
         return self.norm(x), maps
 
+    def _attention(self, forms: Forms, place: Place) -> Attention:
+        return forms.attention(place)
+
+    def _stage(self, *arguments) -> "Stage":
+        return Stage(*arguments)
+
+    def _tokens(self, x: Tensor) -> Tensor:
+        x = self.patch_embed(x)
+        return x if self.absolute is None else self.absolute(x)
+
 
 class Stage(nn.Module):
-    """Merge (but for the first), then blocks whose windows are shifted by half every other time. (b h w c) -> (b h' w' dim)."""
+    """Merge (but for the first), then a block for each attention. (b h w c) -> (b h' w' dim)."""
 
-    def __init__(self, merge_from: int | None, dim: int, heads: int, window: int, drops: list[float], local: bool):
+    block, merging = Block, Merge
+
+    def __init__(self, merge_from: int | None, dim: int, attns: Iterable[Attention], drops: list[float], local: bool):
         super().__init__()
-        self.merge = Merge(merge_from, dim) if merge_from else nn.Identity()
+        self.merge = self.merging(merge_from, dim) if merge_from else nn.Identity()
         self.local = nn.ModuleList(Local(dim) for _ in drops) if local else None
-        self.blocks = nn.ModuleList()
-        for j, drop in enumerate(drops):
-            shift = window // 2 if j % 2 else 0
-            pattern = Windows((window, window), (shift, shift))
-            attn = Attention(dim, heads, pattern=pattern, position=RelativePosition((window, window), heads))
-            self.blocks.append(Block(attn, dim, drop_path=drop))
+        self.blocks = nn.ModuleList(self.block(attn, dim, drop_path=drop) for attn, drop in zip(attns, drops))
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.merge(x)
+        if self.local is None and (ways := order.orders([block.attn for block in self.blocks], x)):
+            return order.run(self.blocks, ways, x)
         for j, block in enumerate(self.blocks):
             x = block(self.local[j](x) if self.local else x)
         return x

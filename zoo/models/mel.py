@@ -172,15 +172,16 @@ def trim(wave: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
     return wave[:, :most], None if least == most else lengths.to(wave.device)
 
 
-def mel_filters(rate: int, n_fft: int, mels: int, f_min: float, f_max: float) -> Tensor:
-    """Mel filters (mels bins). ValueError names a filter that no bin falls into."""
+def mel_filters(rate: int, n_fft: int, mels: int, f_min: float, f_max: float, scale: str = "slaney") -> Tensor:
+    """Mel filters (mels bins) of scale "slaney", of equal area, or "htk", of equal height. ValueError names an empty one."""
     try:
         from torchaudio.functional import melscale_fbanks
     except (ImportError, OSError) as error:
         raise ZooError("audio models need torchaudio: pip install 'zoo-attention[audio]'") from error
     with torch.device("cpu"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torchaudio's own word on empty filters names no remedy
-        bank = melscale_fbanks(n_fft // 2 + 1, f_min, f_max, mels, rate, norm="slaney", mel_scale="slaney")
+        norm = "slaney" if scale == "slaney" else None
+        bank = melscale_fbanks(n_fft // 2 + 1, f_min, f_max, mels, rate, norm=norm, mel_scale=scale)
     empty = (bank.amax(0) == 0).nonzero().flatten().tolist()
     if empty:
         raise ValueError(f"LogMel: {len(empty)} of mels={mels} filters are empty (the first: {empty[0]}) with n_fft={n_fft}, "

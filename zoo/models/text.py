@@ -10,7 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from zoo.core import Attention, PostNormBlock, masked_mean
+from zoo.core import Attention, Forms, Place, PostNormBlock, masked_mean
+from zoo.models.by_length import by_length
+from zoo.models.heads import layers, tables
+
+WINDOW = 32  # tokens around one that a sliding or dilated form sees where nothing else is written
+REFUSED = {"pattern": {"axial": "rows and columns are those of a map of two axes",
+                       "windows": "their cells would move with padding on the left"}}
 
 
 class Text(nn.Module):
@@ -19,8 +25,9 @@ class Text(nn.Module):
     Without classifier (num_classes 0) the pooled vector (b dim) takes the place of the logits. What ids the
     padding holds, and how much of it there is on either side, changes nothing.
     Arguments: vocab_size, max_length (tokens), dim, depth, heads, hidden (width of the feed-forward), eps (of
-    every LayerNorm), type_vocab (rows of the segment table; every token is of segment 0). ValueError names a
-    wrong one, or a text longer than max_length.
+    every LayerNorm), type_vocab (rows of the segment table; every token is of segment 0), attention (other forms
+    than everybody and the learned position at the input, see zoo.core.forms). ValueError names a wrong one, or a
+    text longer than max_length.
     """
 
     def __init__(
@@ -34,6 +41,7 @@ class Text(nn.Module):
         hidden: int = 1536,
         eps: float = 1e-12,
         type_vocab: int = 2,
+        attention: dict | None = None,
     ):
         super().__init__()
         _check(num_classes, eps, heads, dim=dim, vocab_size=vocab_size, max_length=max_length, depth=depth,
@@ -41,12 +49,18 @@ class Text(nn.Module):
         self.num_features, self.max_length = dim, max_length
         self.grad_checkpointing = False
         self.token = nn.Embedding(vocab_size, dim)
-        self.position = nn.Embedding(max_length, dim)
+        own = {"pattern": "all", "position": {"form": "learned", "size": max_length}, "method": "softmax", "temperature": "fixed"}
+        forms = Forms("Text", attention, own, REFUSED)
+        name, arguments = forms.chosen["position"]
+        if name == "learned":
+            self.position, self.max_length = nn.Embedding(arguments["size"], dim), min(max_length, arguments["size"])
+        else:
+            self.position = forms.absolute(dim, 1)
         self.segment = nn.Embedding(type_vocab, dim)
         self.norm = nn.LayerNorm(dim, eps)
         ratio = (hidden + 0.5) / dim  # the block cuts dim * ratio to an integer: keep rounding away from it
-        blocks = [PostNormBlock(Attention(dim, heads), dim, ratio, eps=eps) for _ in range(depth)]
-        self.blocks = nn.ModuleList(blocks)
+        attns = [forms.attention(Place(dim, heads, window=WINDOW, index=i, everybody=None)) for i in range(depth)]
+        self.blocks = nn.ModuleList(PostNormBlock(attn, dim, ratio, eps=eps) for attn in attns)
         self.apply(_init)
         self.reset_classifier(num_classes)
 
@@ -55,7 +69,9 @@ class Text(nn.Module):
 
     def forward_features(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
         """ids (b n), mask (b n) -> token states (b n dim). Rows of padding are finite and mean nothing."""
-        x = self.embed_tokens(ids, mask)
+        return by_length(self._encode, self.embed_tokens(ids, mask), mask)
+
+    def _encode(self, x: Tensor, mask: Tensor | None) -> Tensor:
         for block in self.blocks:
             x = checkpoint(block, x, mask, use_reentrant=False) if self._checkpoint() else block(x, mask)
         return x
@@ -74,7 +90,7 @@ class Text(nn.Module):
         self, ids: Tensor, mask: Tensor | None = None, indices: list[int] | None = None
     ) -> tuple[Tensor, list[Tensor]]:
         """The last token states and those after each block in `indices` (default all), each (b n dim)."""
-        wanted = range(len(self.blocks)) if indices is None else [i % len(self.blocks) for i in indices]
+        wanted = layers("Text", indices, len(self.blocks))
         x, states = self.embed_tokens(ids, mask), []
         for i, block in enumerate(self.blocks):
             x = block(x, mask)
@@ -91,7 +107,14 @@ class Text(nn.Module):
         else:  # real tokens are counted, so that padding may stand on either side and hold any ids
             ids = ids.masked_fill(~mask, 0)
             place = (mask.long().cumsum(1) - 1).clamp(min=0)
-        return self.norm(self.token(ids) + self.position(place) + self.segment.weight[0])
+        return self.norm(self.token(ids) + self._position(place) + self.segment.weight[0])
+
+    def _position(self, place: Tensor) -> Tensor | float:
+        """What is added to the tokens at `place` (... n)."""
+        if self.position is None or isinstance(self.position, nn.Embedding):
+            return 0.0 if self.position is None else self.position(place)
+        blank = self.token.weight.new_zeros(1, place.shape[-1], self.num_features)
+        return self.position(blank)[0, place]
 
     def reset_classifier(self, num_classes: int) -> None:
         """A new, untrained classifier for `num_classes` (0: none)."""
@@ -102,9 +125,14 @@ class Text(nn.Module):
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         self.grad_checkpointing = enable
 
+    def group_matcher(self, coarse: bool = False) -> dict:
+        """timm's description of the depth of every parameter, for layer-wise learning rates."""
+        return {"stem": r"^(?:token|position|segment|norm)", "blocks": r"^blocks\.(\d+)"}
+
     def no_weight_decay(self) -> set[str]:
-        """Names of the embedding tables."""
-        return {"token.weight", "position.weight", "segment.weight"}
+        """Names of the embedding and position tables."""
+        known = {name for name, _ in self.named_parameters()}
+        return {"token.weight", "position.weight", "segment.weight"} & known | tables(self)
 
     def _checkpoint(self) -> bool:
         return self.grad_checkpointing and self.training
@@ -115,6 +143,8 @@ def _init(module: nn.Module) -> None:
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear):
         nn.init.zeros_(module.bias)
+    if isinstance(module, Attention):
+        module.start()  # apply() meets a module after its parts
 
 
 def _check(num_classes: int, eps: float, heads: int, **at_least_one: int) -> None:

@@ -1,7 +1,6 @@
 """Text-image: two towers, one space of unit vectors, a fusion where either asks the other by cross-attention.
 
-Contrastive part: Radford et al. 2021 (CLIP). Match score by cross-attention: Li et al. 2021 (ALBEF), here in
-both directions.
+Contrastive part: Radford et al. 2021 (CLIP). Match score by cross-attention: see fusion.py.
 """
 
 from inspect import signature
@@ -12,12 +11,12 @@ import torch.nn.functional as F
 from einops import einsum, rearrange
 from torch import Tensor, nn
 
-from zoo.core import CrossBlock, FeedForward, masked_mean
+from zoo.core import FeedForward, masked_mean
+from zoo.models.fusion import Fusion, ImageSide, Settings, project
 from zoo.models.image import Image
 from zoo.models.text import Text
 
 MAX_SCALE = 100.0
-HEAD_DIM = 32  # of the fusion
 
 
 class TextImage(nn.Module):
@@ -25,9 +24,10 @@ class TextImage(nn.Module):
 
     Arguments: image and text, the arguments of Image and Text (None: Text's defaults, those of MiniLM);
     tower, the name of the frozen text tower (see zoo/towers.py; whoever builds the model fills it in; None:
-    the text tower is trained and stored with the rest); embed_dim of the shared space; fusion_dim (heads are
-    32 wide) and fusion_depth; dropout before the projections and the match score. ValueError names a wrong
-    one. `frozen_prefixes` names what a checkpoint does not store.
+    the text tower is trained and stored with the rest); embed_dim of the shared space; fusion_dim and
+    fusion_depth; dropout before the projections and the match score; fusion, the arguments of
+    zoo.models.fusion.Settings: who asks whom and how. ValueError names a wrong one. `frozen_prefixes` names what a
+    checkpoint does not store.
     """
 
     def __init__(
@@ -39,18 +39,19 @@ class TextImage(nn.Module):
         fusion_dim: int = 192,
         fusion_depth: int = 1,
         dropout: float = 0.0,
+        fusion: dict | None = None,
     ):
         super().__init__()
-        _check(image, text or {}, embed_dim, fusion_dim, fusion_depth, dropout)
+        settings = _check(image, text or {}, embed_dim, fusion_dim, fusion_depth, dropout, fusion or {})
         self.num_features, self.tower = embed_dim, tower
         self.frozen_prefixes = ("text.",) if tower else ()
         self.text = Text(**{**(text or {}), "num_classes": 0})
         self.image = Image(**{**image, "num_classes": 0})
         self.text_proj = TextProjection(self.text.num_features, embed_dim, dropout)
-        self.image_proj = _project(self.image.num_features, embed_dim, dropout)
+        self.image_proj = project(self.image.num_features, embed_dim, dropout)
         self.logit_scale = nn.Parameter(torch.tensor(log(1 / 0.07)))
         widths = self.text.num_features, self.image.num_features
-        self.fusion = Fusion(*widths, fusion_dim, fusion_depth, dropout)
+        self.fusion = Fusion(*widths, fusion_dim, fusion_depth, dropout, settings)
         for module in (self.text_proj, self.image_proj, self.fusion):
             module.apply(_init)
         if tower:
@@ -98,21 +99,22 @@ class TextImage(nn.Module):
         with torch.autocast(text.device.type, enabled=False):  # bf16 would leave 2 to 3 digits of a cosine
             return scale.exp() * einsum(text.float(), image.float(), "t d, i d -> t i")
 
-    def forward_match(self, text_states: Tensor, text_mask: Tensor, image_tokens: Tensor) -> Tensor:
-        """Match logits (b) of aligned pairs: states (b n dim), mask (b n), image tokens (b m c).
+    def forward_match(self, text_states: Tensor, text_mask: Tensor | None, image_tokens: Tensor | ImageSide) -> Tensor:
+        """Match logits (b) of aligned pairs: states (b n dim), mask (b n) (None: no padding), image tokens (b m c) or their
+        `image_side`, which is computed once for any number of texts.
 
         One text against b images, or one image against b texts, need not be repeated.
         """
-        (texts, *_), (masks, *_), (images, *_) = text_states.shape, text_mask.shape, image_tokens.shape
+        texts, images = text_states.shape[0], image_tokens.shape[0]
+        masks = texts if text_mask is None else text_mask.shape[0]
         if masks != texts or texts != images and 1 not in (texts, images):
             seen = f"{texts} texts, {masks} masks, {images} images"
             raise ValueError(f"TextImage.forward_match: {seen}; allowed: as many of each, or one of either")
-        if texts != images:
-            pairs = texts * images
-            text_states, text_mask, image_tokens = (
-                t.expand(pairs, *t.shape[1:]) for t in (text_states, text_mask, image_tokens)
-            )
         return self.fusion(text_states, text_mask, image_tokens)
+
+    def image_side(self, image_tokens: Tensor) -> ImageSide:
+        """Image tokens (b m c) -> all of them that does not depend on a text. `forward_match` takes it in their place."""
+        return self.fusion.image_side(image_tokens)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         self.image.set_grad_checkpointing(enable)
@@ -129,38 +131,12 @@ class TextProjection(nn.Module):
 
     def __init__(self, dim: int, out: int, dropout: float):
         super().__init__()
-        self.linear = _project(dim, out, dropout)
+        self.linear = project(dim, out, dropout)
         self.norm, self.mlp = nn.LayerNorm(out), FeedForward(out, out)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.linear(x)
         return x + self.mlp(self.norm(x))
-
-
-class Fusion(nn.Module):
-    """Cross-attention both ways, then one logit from both summaries: concat(t, i, t * i) -> (b).
-
-    text (b n text_dim), mask (b n), image (b m image_dim). Both ask what the other was before the layer.
-    """
-
-    def __init__(self, text_dim: int, image_dim: int, dim: int, depth: int, dropout: float):
-        super().__init__()
-        self.text_in, self.image_in = _project(text_dim, dim, dropout), _project(image_dim, dim, dropout)
-        self.text_asks = nn.ModuleList(CrossBlock(dim, dim // HEAD_DIM, dim) for _ in range(depth))
-        self.image_asks = nn.ModuleList(CrossBlock(dim, dim // HEAD_DIM, dim) for _ in range(depth))
-        self.text_norm, self.image_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
-        self.head = nn.Sequential(nn.Linear(3 * dim, dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(dim, 1))
-
-    def forward(self, text: Tensor, mask: Tensor, image: Tensor) -> Tensor:
-        text, image = self.text_in(text.masked_fill(~mask.unsqueeze(-1), 0)), self.image_in(image)
-        for text_asks, image_asks in zip(self.text_asks, self.image_asks):
-            text, image = text_asks(text, image), image_asks(image, text, mask)
-        t, i = masked_mean(self.text_norm(text), mask), masked_mean(self.image_norm(image))
-        return rearrange(self.head(torch.cat([t, i, t * i], -1)), "b 1 -> b")
-
-
-def _project(dim: int, out: int, dropout: float) -> nn.Sequential:
-    return nn.Sequential(nn.LayerNorm(dim), nn.Dropout(dropout), nn.Linear(dim, out))
 
 
 def _unit(x: Tensor) -> Tensor:
@@ -173,7 +149,7 @@ def _init(module: nn.Module) -> None:
         nn.init.zeros_(module.bias)
 
 
-def _check(image, text, embed_dim, fusion_dim, fusion_depth, dropout) -> None:
+def _check(image, text, embed_dim, fusion_dim, fusion_depth, dropout, fusion) -> Settings:
     def refuse(name, value, allowed):
         raise ValueError(f"TextImage: {name}={value!r}; allowed: {allowed}")
 
@@ -183,10 +159,14 @@ def _check(image, text, embed_dim, fusion_dim, fusion_depth, dropout) -> None:
         if unknown:
             allowed = ", ".join(sorted(known)) + " (no classifier)"
             refuse(f"{name}[{unknown[0]!r}]", given[unknown[0]], allowed)
-    for name, value in {"embed_dim": embed_dim, "fusion_depth": fusion_depth}.items():
+    for name, value in {"embed_dim": embed_dim, "fusion_dim": fusion_dim, "fusion_depth": fusion_depth}.items():
         if not isinstance(value, int) or value < 1:
             refuse(name, value, "an integer >= 1")
-    if not isinstance(fusion_dim, int) or fusion_dim < 1 or fusion_dim % HEAD_DIM:
-        refuse("fusion_dim", fusion_dim, f"a multiple of {HEAD_DIM}")
+    unknown = sorted(set(fusion) - set(signature(Settings).parameters))
+    if unknown:
+        refuse(f"fusion[{unknown[0]!r}]", fusion[unknown[0]], ", ".join(signature(Settings).parameters))
     if not 0 <= dropout < 1:
         refuse("dropout", dropout, "0 <= dropout < 1")
+    settings = Settings(**fusion)
+    settings.count(fusion_dim)
+    return settings

@@ -3,10 +3,11 @@
 from importlib import import_module
 
 _PLACES = {
-    "build": "ingest", "Report": "ingest",
+    "build": "ingest", "update": "ingest", "add": "ingest", "remove": "ingest", "Report": "sync",
+    "verify": "check",
     "open": "index", "open_index": "index", "Index": "index",
     "Hit": "search",
-    "Store": "store", "NumpyStore": "store",
+    "Store": "store", "NumpyStore": "numpy_store", "LanceStore": "lance_store",
     "recall": "metrics", "ranks": "metrics", "positives": "metrics",
 }  # fmt: skip
 __all__ = list(_PLACES)

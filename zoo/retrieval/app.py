@@ -13,8 +13,9 @@ from zoo.errors import ZooError
 from zoo.retrieval import gallery
 from zoo.retrieval.index import Index, loaded, open_index
 from zoo.retrieval.ingest import build
-from zoo.retrieval.manifest import MANIFEST, identity, read_manifest
+from zoo.retrieval.manifest import MANIFEST, identity, made_by, read_manifest
 from zoo.retrieval.names import Names
+from zoo.retrieval.place import place
 from zoo.show import Progress
 
 MODEL = "text_image_nano.openmoji"
@@ -49,7 +50,7 @@ def serve(
 
 def opened(target: str | None, model: str = MODEL) -> Index:
     """The index of `target` (see `serve`), up to date, with its model loaded."""
-    if target is not None and (Path(target) / MANIFEST).is_file():
+    if target is not None and ("://" in target or place(target).has(MANIFEST)):
         index = open_index(target, None if model == MODEL else model)
         index.model  # noqa: B018 - loaded now: what is wrong with it is said here, not at the first query
         return index
@@ -69,10 +70,8 @@ def opened(target: str | None, model: str = MODEL) -> Index:
 
 def _stale(path: Path, model) -> bool:
     """True for an index of ours that another model made, say before a new training: it is only a cache."""
-    if not (path / MANIFEST).is_file():
-        return False
-    manifest, mine = read_manifest(path), identity(model)
-    return {name: manifest[name] for name in mine} != mine
+    where = place(path)
+    return where.has(MANIFEST) and made_by(read_manifest(where)) != identity(model)
 
 
 def _tell(path: Path, report) -> None:
@@ -113,7 +112,7 @@ def listening(port: int | None) -> socket.socket:
 
 
 def run(page, listener: socket.socket, open_browser: bool = False) -> None:
-    """Serve the page on the socket until the process is told to stop."""
+    """Serve the page (see `zoo.retrieval.page.demo`) on the socket until the process is told to stop."""
     import uvicorn
 
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -131,10 +130,14 @@ def run(page, listener: socket.socket, open_browser: bool = False) -> None:
 
 
 def application(page):
-    """The page as an ASGI application: fetches nothing, answers this machine alone, serves no files of it."""
+    """The page as an ASGI application: fetches nothing, answers this machine alone, serves no files of it.
+
+    /thumbnail?key=... is a small copy of a picture of the index, and of nothing else.
+    """
     import gradio as gr
     from fastapi import FastAPI
     from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.responses import Response
 
     from zoo.retrieval.style import CSS
 
@@ -142,12 +145,20 @@ def application(page):
     app.add_middleware(_Policy)
     # A page of another name that resolves to this machine cannot read the pictures (DNS rebinding)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
+
+    @app.get("/thumbnail")
+    def thumbnail(key: str) -> Response:
+        found = page.thumbnail(key)
+        if found is None:
+            return Response(status_code=404)
+        return Response(found[0], media_type=f"image/{found[1]}", headers={"cache-control": "private, max-age=600"})
+
     fonts = {
         "font": ["system-ui", "sans-serif"],
         "font_mono": ["ui-monospace", "monospace"],
     }  # none is fetched
     return gr.mount_gradio_app(
-        app, page, path="/", server_name="127.0.0.1", allowed_paths=[], footer_links=[], run_history=False,
+        app, page.blocks, path="/", server_name="127.0.0.1", allowed_paths=[], footer_links=[], run_history=False,
         show_error=False, ssr_mode=False, enable_monitoring=False, pwa=False, mcp_server=False,
         theme=gr.themes.Default(primary_hue="blue", **fonts), css=CSS,
     )  # fmt: skip

@@ -3,6 +3,7 @@
 import base64
 import html
 import io
+from urllib.parse import quote
 
 from PIL import Image
 
@@ -20,18 +21,27 @@ def button(kind: str, place: int, content: str, attributes: str = "") -> str:
     return f'<button type="button" class="zoo-{kind}" data-place="{place}" {attributes}>{content}</button>'
 
 
-def data_uri(picture: Image.Image) -> str:
-    """The picture itself in place of its address: no file of the user's is ever served."""
-    kind = (
-        "png" if picture.width * picture.height <= 128 * 128 else "jpeg"
-    )  # drawings sharp, photographs small
+def encoded(picture: Image.Image) -> tuple[bytes, str]:
+    """The bytes of a picture and their kind: "png" keeps drawings sharp, "jpeg" photographs small."""
+    kind = "png" if picture.width * picture.height <= 128 * 128 else "jpeg"
     data = io.BytesIO()
     picture.save(data, kind, **({"quality": 82} if kind == "jpeg" else {}))
-    return f"data:image/{kind};base64,{base64.b64encode(data.getvalue()).decode()}"
+    return data.getvalue(), kind
 
 
-def thumbnail(source, key: str, side: int = 192) -> str:
-    """Data URI of a picture (path or bytes), at most `side` large. ZooError where it cannot be read."""
+def data_uri(picture: Image.Image) -> str:
+    """The picture itself in place of its address."""
+    data, kind = encoded(picture)
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def address(key: str) -> str:
+    """Where the page asks for the thumbnail of a picture, once its card comes into sight; see `zoo.retrieval.app`."""
+    return f"thumbnail?key={quote(key, safe='')}"
+
+
+def thumbnail(source, key: str, side: int = 192) -> Image.Image:
+    """A picture (path or bytes), at most `side` large. ZooError where it cannot be read."""
     try:
         opened = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
         opened.draft(None, (2 * side, 2 * side))  # decodes a JPEG at a fraction of its size, ten times faster
@@ -39,16 +49,12 @@ def thumbnail(source, key: str, side: int = 192) -> str:
         opened = source  # for load_image to name the reason
     picture = load_image(opened, key)
     picture.thumbnail((side, side))
-    return data_uri(picture)
+    return picture
 
 
-def picture_card(place: int, name: str, picture: str | None, language: str | None = None, hit=None) -> str:
-    """One picture as a button. picture: data URI. hit: scores and ranks, where there was a search."""
-    image = (
-        f'<img src="{picture}" alt="" loading="lazy">'
-        if picture
-        else '<i class="zoo-gone">cannot be read</i>'
-    )
+def picture_card(place: int, name: str, picture: str, language: str | None = None, hit=None) -> str:
+    """One picture as a button. picture: its address. hit: scores and ranks, where there was a search."""
+    image = f'<img src="{esc(picture)}" alt="" loading="lazy" width="192" height="112">'
     spoken = f"{name}, rank {hit.rank_after}, score {hit.score:.3f}" if hit else name
     label = f'aria-label="{esc(spoken)}" title="{esc(name)}"'
     numbers = _numbers(hit) if hit else ""

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from zoo.errors import ZooError
 
+WAIT = 60.0  # seconds for another writer's commit, which takes milliseconds
+
 
 def write_atomic(path: Path, data) -> None:
     """Put `data` (bytes or a buffer) at `path`: temporary file, fsync, rename, fsync of the folder.
@@ -46,10 +48,11 @@ def sync_folder(path: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path, wait: float = 0.0) -> Iterator[None]:
+def locked(path: Path, wait: float = 0.0, name: str | None = None) -> Iterator[None]:
     """Hold the lock file `path` against other processes and threads; the system frees it if a holder dies.
 
-    wait: seconds to wait for another holder. Raises ZooError with the holder's process number.
+    wait: seconds to wait for another holder. name: what it guards, its folder by default. Raises ZooError with the
+    holder's process number.
     """
     import fcntl
 
@@ -61,12 +64,30 @@ def locked(path: Path, wait: float = 0.0) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() >= until:
-                    file.seek(0)
-                    holder = file.read().strip() or "unknown"
-                    message = f"{path.parent}: process {holder} is writing; try again when it is done"
+                    message = f"{name or path.parent}: process {_written(file)} is writing; try again when it is done"
                     raise ZooError(message) from None
                 time.sleep(0.02)
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+def holder(path: Path) -> str | None:
+    """The process number of the one that holds the lock file `path` now; None where nobody does."""
+    import fcntl
+
+    try:
+        with open(path, "r") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return None
+            except BlockingIOError:
+                return _written(file)
+    except OSError:
+        return None
+
+
+def _written(file) -> str:
+    file.seek(0)
+    return file.read().strip() or "unknown"

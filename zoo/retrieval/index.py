@@ -2,16 +2,19 @@
 
 import hashlib
 import os
+import shlex
+import unicodedata
+from collections.abc import Callable
 from numbers import Integral
-from pathlib import Path
 
 import numpy as np
 
 from zoo.errors import UsageError, ZooError
-from zoo.retrieval.manifest import identity, read_manifest, reference, refuse_other
+from zoo.retrieval.manifest import MANIFEST, NEXT, identity, made_by, read_manifest, reference, refuse_other
+from zoo.retrieval.parts import base, parts
+from zoo.retrieval.place import place
 from zoo.retrieval.search import Hit, ranked, reranked
-from zoo.retrieval.sources import open_source
-from zoo.retrieval.store import NumpyStore, Store
+from zoo.retrieval.store import Store, open_store
 from zoo.retrieval.where import parse
 
 
@@ -29,13 +32,44 @@ def open_index(path, model=None) -> "Index":
 class Index:
     """Pictures to be searched by text or picture. Threads may share it, also while another process writes."""
 
-    def __init__(self, path):
-        self.path = Path(path)
-        self.manifest = read_manifest(self.path)
-        self.store: Store = NumpyStore(self.path / self.manifest["store"]["folder"], self.manifest["dim"])
+    def __init__(self, path, name: str = MANIFEST):
+        self.place, self._name = place(path), name
+        self.path = self.place.path
         self._model = None
-        self._table: dict[str, bytes] | None = None
-        self._places: tuple = (None, {})  # rows, place of each key among them
+        self._read()
+
+    def _read(self) -> None:
+        self._stamp = self.place.stamp(self._name) if self.place.has(self._name) else None
+        manifest, kept = read_manifest(self.place, self._name), getattr(self, "manifest", {}).get("store")
+        if manifest["store"] != kept:
+            self.store: Store = open_store(
+                manifest["store"]["kind"], self.place.inside(manifest["store"]["folder"]), manifest["dim"]
+            )
+        self.manifest, self._table = manifest, None
+
+    def renew(self) -> None:
+        """See what another process did to the index as a whole, such as building it anew.
+
+        Each call of `search`, `info` and `source` does this by itself. Raises ZooError where the model is another now.
+        """
+        if self.place.has(self._name) and self.place.stamp(self._name) == self._stamp:
+            return
+        before = made_by(self.manifest)
+        self._read()
+        if made_by(self.manifest) != before:
+            self._stamp = None  # and say so again
+            raise ZooError(f"{self.path}: built anew with {self.manifest['model']} since it was opened; open it again")
+
+    def _ask(self, question: Callable):
+        """What `question` says of the store; of the new one where another process has just replaced it."""
+        while True:
+            store = self.store
+            try:
+                return question(store)
+            except ZooError:
+                self.renew()
+                if self.store is store:
+                    raise
 
     @property
     def model(self):
@@ -60,9 +94,7 @@ class Index:
         """The absolute picture file of a row; None where the picture lies in a table or in the index."""
         if row["path"] is None:
             return None
-        source = self.manifest["source"] or "/"
-        base = os.path.dirname(source) if os.path.isfile(source) else source
-        return os.path.join(base, os.fsdecode(row["path"]))
+        return os.path.join(base(self.manifest["source"]) or "/", os.fsdecode(row["path"]))
 
     def image(self, key: str):
         """The picture of `key`: PIL, RGB, full size. Raises ZooError for an unknown key or a lost picture."""
@@ -72,37 +104,73 @@ class Index:
 
     def source(self, key: str) -> str | bytes:
         """Where the picture of `key` is read from: its absolute file, or its encoded bytes."""
-        row = self._row(key)
+        row = self.store.get(key)
+        if row is None:
+            raise ZooError(f"{self.path}: no picture {key!r} in this index")
         if row["path"] is not None:
             return self.file(row)
-        blob = self.store.blob(key)
-        return self._from_table(row) if blob is None else blob
-
-    def _row(self, key: str) -> dict:
-        rows = self.store.rows()
-        if self._places[0] is not rows:  # another state of the store
-            self._places = rows, {known: place for place, known in enumerate(rows["key"].to_pylist())}
-        place = self._places[1].get(key)
-        if place is None:
-            raise ZooError(f"{self.path}: no picture {key!r} in this index")
-        return rows.slice(place, 1).to_pylist()[0]
+        return self.store.blob(key) if row["held"] else self._from_table(row)
 
     def _from_table(self, row: dict) -> bytes:
-        source = self.manifest["source"]
         if self._table is None:
-            items, _ = open_source(source)
-            self._table = dict(zip(items.keys, items.sources))
+            items = [part.items for part in parts(self.manifest)]
+            self._table = {key: s for own in items for key, s in zip(own.keys, own.sources) if isinstance(s, bytes)}
         data = self._table.get(row["key"])
-        if not isinstance(data, bytes) or hashlib.sha256(data).hexdigest() != row["sha256"]:
-            raise ZooError(f"{row['key']}: {source} has changed since it was indexed; build the index again")
+        if data is None or hashlib.sha256(data).hexdigest() != row["sha256"]:
+            raise ZooError(f"{row['key']}: its table has changed since it was indexed; zoo index update {self._quoted}")
         return data
+
+    def note(self) -> str | None:
+        """What a searcher should know: the index is being written, or a write was cut short."""
+        doing, writer = self.manifest["doing"], self.place.writer()
+        if writer is not None:
+            return f"{self.path}: process {writer} is writing; what is not in yet is not found"
+        if doing is not None:
+            go_on = f"go on with: zoo index update {self._quoted}"
+            return f"{self.path}: its {doing} was interrupted, pictures may be missing; {go_on}"
+        if self.place.has(NEXT):
+            return f"{self.path}: building it anew was interrupted, this is the old one; give that command again"
+        return None
 
     def info(self) -> dict:
         """What the index is: plain values, for people and for JSON."""
-        sizes = [file.stat().st_size for file in self.path.rglob("*") if file.is_file()]
-        counted = {"path": str(self.path), "rows": len(self), "bytes": sum(sizes)}
-        ignored = [list(pair) for pair in self.store.ignored]
-        return counted | {k: v for k, v in self.manifest.items() if k != "store"} | {"ignored": ignored}
+        self.renew()
+        counted = {"path": str(self.path), "rows": len(self), "bytes": self.place.bytes(), "state": self.note() or "complete"}
+        known = {key: value for key, value in self.manifest.items() if key not in ("store", "doing", "excluded", "added")}
+        more = {"added": [entry["path"] for entry in self.manifest["added"]], "excluded": len(self.manifest["excluded"])}
+        return counted | known | more | {"store": self.store.info(), "ignored": [list(pair) for pair in self.store.ignored]}
+
+    def add(self, source, progress=None):
+        """See `zoo.retrieval.add`."""
+        from zoo.retrieval import ingest
+
+        return self._changed(ingest.add(self.path, source, self.model, progress))
+
+    def update(self, progress=None):
+        """See `zoo.retrieval.update`."""
+        from zoo.retrieval import ingest
+
+        return self._changed(ingest.update(self.path, self.model, progress))
+
+    def remove(self, keys=(), where=None) -> list[str]:
+        """See `zoo.retrieval.remove`."""
+        from zoo.retrieval import ingest
+
+        return self._changed(ingest.remove(self.path, keys, where))
+
+    def verify(self, contents: bool = False) -> list[dict]:
+        """See `zoo.retrieval.verify`."""
+        from zoo.retrieval.check import verify
+
+        return verify(self.path, contents)
+
+    def _changed(self, result):
+        self.renew()
+        return result
+
+    @property
+    def _quoted(self) -> str:
+        return shlex.quote(str(self.path))
 
     def search(
         self, query: str | None = None, image=None, k: int = 10, rerank: int = 0, where=None
@@ -119,15 +187,28 @@ class Index:
             if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
                 raise UsageError(f"search: {name} is {value!r}; it must be a whole number >= {least}")
         condition = parse(where) if where is not None else None
-        if not len(self):
+        self.renew()
+        if not self._ask(len):
             return []
         vector, image = self._query(query, image, rerank)
-        found = self.store.search(vector, max(k, rerank), condition)
+        found = self._ask(lambda store: store.search(vector, max(k, rerank), condition))
         hits = ranked(self, found)
         if rerank:
             captions = {row["key"]: row["captions"] or [] for _, row in found}
             hits = reranked(self, hits, captions, query, image, rerank)
         return hits[:k]
+
+    def first(self, count: int, where=None) -> list[dict]:
+        """The first rows of the index, or the first of those that a filter selects, as they lie in it."""
+        condition = parse(where) if where is not None else None
+        self.renew()
+        rows = self._ask(lambda store: store.rows())
+        if condition is None or not len(rows):
+            return rows.slice(0, count).to_pylist()
+        anything = np.full(self.manifest["dim"], 1, np.float32)
+        kept = {row["key"] for _, row in self._ask(lambda store: store.search(anything, len(rows), condition))}
+        places = [place for place, key in enumerate(rows["key"].to_pylist()) if key in kept]
+        return rows.take(places[:count]).to_pylist()
 
     def _query(self, query: str | None, image, rerank: int) -> tuple[np.ndarray, object]:
         name = self.manifest["model"]
@@ -142,6 +223,8 @@ class Index:
             raise UsageError(f"search: the query is {query!r}; a text is needed")
         if not hasattr(self.model, "embed_text"):
             raise UsageError(f"search: {name} knows no text; search by image, or use a text_image model")
+        # macOS types letters and accents apart; a shell may hand on bytes that are no text
+        query = unicodedata.normalize("NFC", query).encode(errors="replace").decode()
         return _finite(np.asarray(self.model.embed_text([query]), np.float32)[0], query), None
 
 

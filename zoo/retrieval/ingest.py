@@ -1,180 +1,239 @@
-"""Bring an index up to date with its source: embed what is new, drop what is gone, name what is bad."""
+"""Make an index and bring it up to date: build, update, add, remove. One writer at a time."""
 
-import os
-import shutil
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+import json
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-
 from zoo.errors import UsageError, ZooError
-from zoo.retrieval.files import locked, make_folder
 from zoo.retrieval.index import Index, embedded, loaded
-from zoo.retrieval.manifest import MANIFEST, create_manifest, identity, read_manifest, reference, refuse_other, write_manifest
-from zoo.retrieval.rows import Entry, Reader, table
+from zoo.retrieval.manifest import MANIFEST, NEXT, identity, new_manifest, read_manifest, reference, refuse_other, write_manifest
+from zoo.retrieval.parts import FIRST, MEMORY, Part, absolute, origin_of, part_of, parts, together, without
+from zoo.retrieval.place import Bucket, Folder, place
 from zoo.retrieval.sources import open_source
+from zoo.retrieval.store import HEAVY, chosen
+from zoo.retrieval.sync import Report, Sync
 
-PIXELS = 48_000_000  # decoded at once: four photographs of 12 million pixels, or a batch of small pictures
-
-
-@dataclass
-class Report:
-    """What a build did. bad: (key, reason) of the pictures that are not in the index."""
-
-    added: int = 0
-    unchanged: int = 0
-    removed: int = 0
-    bad: list[tuple[str, str]] = field(default_factory=list)
-    changed: int = 0
+COPIED = 4096  # rows at a time, from one store to another
+Progress = Callable[[int, int], None] | None
 
 
 def build(
-    path,
-    source,
-    model=None,
-    progress: Callable[[int, int], None] | None = None,
-    batch_size: int = 64,
-    rebuild: bool = False,
+    path, source, model=None, progress: Progress = None, batch_size: int = 64, rebuild: bool = False, store: str | None = None
 ) -> Report:
-    """Make the index at `path` mirror `source`: a folder, a table, or `Items`.
+    """Make the index at `path` mirror `source` (a folder, a table, or `Items`), and what was added to it since.
 
     Pictures whose size and time, or else content, are as before are not embedded again; vanished ones are
     removed; bad ones are reported. Finished batches are durable: after a kill the next build goes on there.
 
-    model: loaded, or its name or file; an index that exists knows its own. progress: called with (pictures
-    done, pictures in all). rebuild: start afresh, as another model requires. Raises ZooError where `path` is
+    path: a folder or the address of one in object storage. model: loaded, or its name or file; an index that exists
+    knows its own. progress: called with (pictures done, pictures in all). rebuild: everything anew, as another model
+    requires; the old index answers until the new one is complete. store: "numpy", "lance" or "auto" (see `chosen`); an
+    index that exists keeps its own, or moves to this one without embedding again. Raises ZooError where `path` is
     something else or in use, the source has no pictures, or another model made the index.
     """
-    path = Path(path)
-    exists = _is_index(path)
+    where = place(path)
+    exists = _is_index(where)
     if model is None and not exists:
         raise UsageError(f"{path}: a new index needs a model")
     items, root = open_source(source)
-    if len(set(items.keys)) != len(items):
-        twice = Counter(items.keys).most_common(1)[0][0]
-        raise ZooError(f"{path}: the key {twice!r} occurs twice in the source; keys must be unique")
-    model = read_manifest(path)["load"] if model is None else model
+    first = Part(FIRST, items, root)
+    together([first])  # a key that occurs twice is said before anything is written
+    model = read_manifest(where)["load"] if model is None else model
     load, model = reference(model), loaded(model)
-    make_folder(path)
-    with locked(path / "lock"):
-        index = _prepared(path, model, load, root, rebuild)
-        report = _Sync(index, items, root).run(progress or (lambda done, total: None), batch_size)
-        index.manifest["unreadable"] = [list(pair) for pair in report.bad]
-        write_manifest(path, index.manifest)
+    where.prepare()
+    with where.locked():
+        index, name = _prepared(where, model, load, first, rebuild, store)
+        known = [without(first, index.manifest["excluded"]), *parts(index.manifest | {"source": None})]
+        return _run(index, name, [*known, *_remembered(where, name, index)], progress, batch_size, mirror=True)
+
+
+def update(path, model=None, progress: Progress = None, batch_size: int = 64) -> Report:
+    """Look at every source of the index again: what is new comes in, what changed is embedded, what is gone leaves."""
+    with _opened(path, model) as index:
+        found = parts(index.manifest)
+        if not found:
+            raise UsageError(f"{path}: made of pictures out of memory, there is no folder to look at; use add and remove")
+        return _run(index, MANIFEST, found, progress, batch_size, mirror=True)
+
+
+def add(path, source, model=None, progress: Progress = None, batch_size: int = 64) -> Report:
+    """Add the pictures of `source` (a file, folder, table or `Items`); nothing else is touched.
+
+    Keys of another folder begin with its name. `update` looks at it too from now on. What was taken out by `remove`
+    comes back.
+    """
+    with _opened(path, model) as index:
+        if isinstance(source, str | Path):
+            part = part_of(index.manifest, absolute(source))
+        else:
+            part = Part(MEMORY, source, None)
+        back = set(part.items.keys)
+        index.manifest["excluded"] = [key for key in index.manifest["excluded"] if key not in back]
+        _no_others(index, part)
+        return _run(index, MANIFEST, [part], progress, batch_size, mirror=False)
+
+
+def remove(path, keys: Iterable[str] = (), where=None) -> list[str]:
+    """Take pictures out, files untouched: by key, by folder within the index, by an added source, or by filter.
+
+    They stay out when the index is updated. Returns their keys. Raises ZooError, and removes nothing, where one of
+    `keys` names no picture.
+    """
+    keys = list(keys)
+    with _opened(path, None, load=False) as index:
+        chosen_keys = _chosen(index, keys, where)
+        gone = {str(absolute(key)) for key in keys}
+        left = [entry for entry in index.manifest["added"] if entry["path"] not in gone]
+        dropped = {origin_of(entry) for entry in index.manifest["added"] if entry not in left}
+        rows = [index.store.get(key) for key in chosen_keys]
+        kept_out = [row["key"] for row in rows if row.get("origin") not in (MEMORY, *dropped)]
+        index.manifest |= {"added": left, "excluded": sorted({*index.manifest["excluded"], *kept_out})}
+        write_manifest(index.place, index.manifest)  # first: an update after a kill does not bring them back
+        index.store.delete(chosen_keys)
+        index.store.optimize()
+        return chosen_keys
+
+
+@contextmanager
+def _opened(path, model, load: bool = True) -> Iterator[Index]:
+    where = place(path)
+    manifest = read_manifest(where)
+    usable = loaded(manifest["load"] if model is None else model) if load else None
+    with where.locked():
+        index = Index(path)
+        if usable is not None:
+            index.use(usable)
+        yield index
+
+
+def _run(index: Index, name: str, found: list[Part], progress: Progress, batch_size: int, mirror: bool) -> Report:
+    """The pass itself; meanwhile the manifest called `name` says that it is under way."""
+    begun = index.manifest["doing"]
+    index.manifest["doing"] = begun or ("update" if mirror else "add")
+    write_manifest(index.place, index.manifest, name)
+    report = Sync(index, found).run(progress or (lambda done, total: None), batch_size, mirror)
+    looked_at = {key for part in found for key in part.items.keys}
+    before = [] if mirror else [pair for pair in index.manifest["unreadable"] if pair[0] not in looked_at]
+    index.manifest |= {"unreadable": before + [list(pair) for pair in report.bad]}
+    index.manifest["doing"] = None if mirror else begun  # what was begun before an `add` is still to be done
+    write_manifest(index.place, index.manifest, name)
+    if name == NEXT:
+        index.place.move(NEXT, MANIFEST)  # from here on readers see the new rows
+    _sweep(index.place)
     return report
 
 
-def _is_index(path: Path) -> bool:
+def _prepared(where: Folder | Bucket, model, load: str, first: Part, rebuild: bool, store: str | None) -> tuple[Index, str]:
+    """The index opened or created with this model, and the name of its manifest (NEXT: a new one beside the old)."""
+    who, source = identity(model), str(first.root) if first.root is not None else None
+    old = read_manifest(where) if where.has(MANIFEST) else None
+    if old is not None and not rebuild:
+        refuse_other(where.path, old, who, load)
+    kind = chosen(store or "auto", len(first.items), where.remote)
+    move = old is not None and store not in (None, "auto") and kind != old["store"]["kind"]
+    name = MANIFEST if old is None or not (rebuild or move) else NEXT
+    doing = "build" if old is None else "rebuild" if rebuild else "move"
+    if old is None or name == NEXT and not _goes_on(where, who, {"source": source, "doing": doing}, kind):
+        folder = f"rows-{1 + max((int(rows[5:]) for rows in _rows_folders(where)), default=0)}"
+        dim = embedded(model, [_blank()]).shape[1]
+        manifest = new_manifest(who, load, dim, source, {"kind": kind, "folder": folder}) | {"doing": doing}
+        if old is not None and (move or source == old["source"]):
+            manifest |= {"added": old["added"], "excluded": old["excluded"]}
+        write_manifest(where, manifest, name)
+    index = Index(where.path, name)
+    index.manifest["source"] = source
+    index.use(model)
+    if move and not rebuild:
+        _copy(Index(where.path), index)
+    return index, name
+
+
+def _goes_on(where: Folder | Bucket, who: dict, what: dict, kind: str) -> bool:
+    """Whether the same was begun, and interrupted."""
+    if not where.has(NEXT):
+        return False
+    begun = read_manifest(where, NEXT)
+    return {key: begun[key] for key in who | what} == who | what and begun["store"]["kind"] == kind
+
+
+def _copy(old: Index, new: Index) -> None:
+    have = set(new.keys())
+    keys = [key for key in old.keys() if key not in have]
+    rows = old.store.rows([*old.store.rows().column_names, *HEAVY])
+    places = {key: place for place, key in enumerate(rows["key"].to_pylist())}
+    for start in range(0, len(keys), COPIED):
+        new.store.append(rows.take([places[key] for key in keys[start : start + COPIED]]))
+
+
+def _remembered(where: Folder | Bucket, name: str, index: Index) -> list[Part]:
+    """Pictures out of memory that were added to the old index: their bytes lie in it."""
+    if name != NEXT:
+        return []
+    old = Index(where.path)
+    if old.manifest["source"] is None and index.manifest["source"] is None:
+        return []  # the source is given again, out of memory too
+    try:
+        rows = [row for row in old.store.rows().to_pylist() if row.get("origin") == MEMORY]
+    except ZooError as error:  # what is damaged is built anew; only pictures that lie nowhere else are lost
+        warnings.warn(f"pictures out of memory are left behind, if there were any: {error}", stacklevel=3)
+        return []
+    from zoo.data.items import Items
+
+    captions, meta = [row["captions"] or [] for row in rows], [json.loads(row["meta"]) for row in rows]
+    keys = [row["key"] for row in rows]
+    return [Part(MEMORY, Items(keys, [old.store.blob(key) for key in keys], captions=captions, meta=meta), None)]
+
+
+def _chosen(index: Index, keys: list[str], where) -> list[str]:
+    """The keys of the pictures that these words name, and of those that `where` selects."""
+    rows = index.store.rows().to_pylist()
+    origins = {entry["path"]: origin_of(entry) for entry in index.manifest["added"]}
+    found = set()
+    for word in keys:
+        origin, file, folder = origins.get(str(absolute(word))), str(absolute(word)), word.rstrip("/") + "/"
+        mine = {row["key"] for row in rows if row["key"] == word or row["key"].startswith(folder) or index.file(row) == file
+                or origin is not None and row.get("origin") == origin}  # fmt: skip
+        if not mine and origin is None:
+            raise ZooError(f"{index.path}: no picture, folder or added source {word!r} in this index; nothing was removed")
+        found |= mine
+    if where is not None:
+        found |= {row["key"] for row in index.first(len(rows), where)}
+    return [row["key"] for row in rows if row["key"] in found]
+
+
+def _no_others(index: Index, part: Part) -> None:
+    """Raise ZooError where a key of `part` belongs to a picture of another source."""
+    origins = {row["key"]: (row.get("origin") or FIRST) for row in index.store.rows().to_pylist()}
+    for key in part.items.keys:
+        if origins.get(key, part.origin) != part.origin:
+            raise ZooError(f"{index.path}: the key {key!r} belongs to another picture of the index; rename yours")
+
+
+def _is_index(where: Folder | Bucket) -> bool:
     """False for a place where one can be made. Raises ZooError for anything else, a folder of photos say."""
-    if (path / MANIFEST).is_file():
+    if where.has(MANIFEST):
         return True
-    begun = path.is_dir() and all(name == "lock" or name.startswith(MANIFEST) for name in os.listdir(path))
-    if path.exists() and not begun:
-        raise ZooError(f"{path}: exists and is no index; give the path of an index, or of a new folder")
+    names = where.names()
+    if names is not None and not all(name == "lock" or name.startswith(MANIFEST) for name in names):
+        raise ZooError(f"{where.path}: exists and is no index; give the path of an index, or of a new folder")
     return False
 
 
-def _prepared(path: Path, model, load: str, root: Path | None, rebuild: bool) -> Index:
-    """The index opened or created, its source up to date, with this model."""
-    who, source = identity(model), str(root) if root is not None else None
-    old = read_manifest(path) if (path / MANIFEST).exists() else None
-    if old is None or rebuild:
-        number = 1 + max((int(rows.name[5:]) for rows in path.glob("rows-*")), default=0)
-        dim = embedded(model, [_blank()]).shape[1]
-        # a new folder for the rows: readers keep what they have loaded
-        create_manifest(path, who, load, dim, source, f"rows-{number}")
-    else:
-        refuse_other(path, old, who, load)
-        if old["source"] != source:
-            write_manifest(path, old | {"source": source})
-    index = Index(path)
-    index.use(model)
-    for rows in path.glob("rows-*"):
-        if rows.name != index.manifest["store"]["folder"]:
-            shutil.rmtree(rows)
-    return index
+def _rows_folders(where: Folder | Bucket) -> list[str]:
+    return [name for name in where.names() or [] if name.startswith("rows-") and name[5:].isdigit()]
+
+
+def _sweep(where: Folder | Bucket) -> None:
+    """Take away rows that no manifest names."""
+    manifests = [read_manifest(where, name) for name in (MANIFEST, NEXT) if where.has(name)]
+    for rows in _rows_folders(where):
+        if rows not in {manifest["store"]["folder"] for manifest in manifests}:
+            where.drop(rows)
 
 
 def _blank():
     from PIL import Image
 
     return Image.new("RGB", (32, 32))
-
-
-class _Sync:
-    """One pass over the items. Decoding runs ahead in threads; embedding and writing in the caller's."""
-
-    def __init__(self, index: Index, items, root: Path | None):
-        self.index, self.items, self.reader = index, items, Reader(items, root, index.store)
-        self.report = Report()
-
-    def run(self, progress: Callable[[int, int], None], batch_size: int) -> Report:
-        total = len(self.items)
-        for done, group in self._groups(batch_size):
-            self._store(group)
-            progress(done, total)
-        bad = {key for key, _ in self.report.bad}  # a picture that broke since is no longer to be found
-        good = set(self.items.keys) - bad
-        self.report.removed = self.index.store.delete(key for key in self.reader.known if key not in good)
-        self.index.store.optimize()
-        return self.report
-
-    def _groups(self, batch_size: int) -> Iterator[tuple[int, list[Entry]]]:
-        group, pixels, done = [], 0, 0
-        for done, entry in enumerate(self._entries(), 1):
-            if entry is None:
-                self.report.unchanged += 1
-            else:
-                group.append(entry)
-                pixels += entry.picture.width * entry.picture.height if entry.picture is not None else 0
-            if len(group) >= batch_size or pixels >= PIXELS or (entry is None and done % 1000 == 0):
-                yield done, group
-                group, pixels = [], 0
-        yield done, group
-
-    def _store(self, group: list[Entry]) -> None:
-        """Embed what is decoded, commit every good row at once, count."""
-        self._embed([entry for entry in group if entry.picture is not None])
-        self.report.bad += [(entry.key, entry.reason) for entry in group if entry.reason is not None]
-        good = [entry for entry in group if entry.reason is None]
-        for entry in good:
-            old = self.reader.known.get(entry.key)
-            if old is None:
-                self.report.added += 1
-            elif old["sha256"] == entry.row["sha256"]:  # only touched, moved or described anew
-                self.report.unchanged += 1
-            else:
-                self.report.changed += 1
-        if good:
-            self.index.store.append(table(good))
-
-    def _embed(self, entries: list[Entry]) -> None:
-        if not entries:
-            return
-        try:
-            vectors = embedded(self.index.model, [entry.picture for entry in entries])
-        except ZooError as error:
-            if len(entries) > 1:  # one of them is to blame
-                for entry in entries:
-                    self._embed([entry])
-                return
-            entries[0].reason = str(error)
-            return
-        for entry, vector in zip(entries, vectors, strict=True):
-            entry.picture, entry.vector = None, vector
-            entry.reason = None if np.isfinite(vector).all() else "the model's vector is not finite"
-
-    def _entries(self) -> Iterator[Entry | None]:
-        """In the order of the items; None where nothing has changed."""
-        workers = os.cpu_count() or 1
-        with ThreadPoolExecutor(workers) as pool:  # Pillow decodes outside the interpreter lock
-            queue = deque()
-            for i in range(len(self.items)):
-                queue.append(pool.submit(self.reader.entry, i))
-                if len(queue) > 2 * workers:
-                    yield queue.popleft().result()
-            while queue:
-                yield queue.popleft().result()

@@ -5,12 +5,11 @@ import json
 import os
 import shlex
 from datetime import datetime, timezone
-from pathlib import Path
 
 from zoo.errors import ZooError
-from zoo.retrieval.files import write_atomic
+from zoo.retrieval.place import Bucket, Folder
 
-MANIFEST = "manifest.json"
+MANIFEST, NEXT = "manifest.json", "manifest.next.json"  # NEXT: of an index that is being built anew beside the old one
 FORMAT = 1
 
 
@@ -22,6 +21,11 @@ def identity(model) -> dict:
         "sha256": card.sha256 or _weights_hash(model),
         "preprocess": _plain(card.preprocess),
     }
+
+
+def made_by(manifest: dict) -> dict:
+    """The same of an index; see `identity`."""
+    return {name: manifest[name] for name in ("model", "sha256", "preprocess")}
 
 
 def reference(model) -> str:
@@ -50,12 +54,12 @@ def _plain(value):
     return json.loads(json.dumps(value))
 
 
-def refuse_other(path: Path, manifest: dict, other: dict, load: str) -> None:
+def refuse_other(path, manifest: dict, other: dict, load: str) -> None:
     """Raise ZooError with the command that rebuilds, unless `other` (see `identity`) made the index.
 
     load: how to load that other model (see `reference`).
     """
-    mine = {name: manifest[name] for name in other}
+    mine = made_by(manifest)
     if mine == other:
         return
     source, model = shlex.quote(manifest["source"] or "SOURCE"), shlex.quote(load)
@@ -71,32 +75,37 @@ def _described(model: dict) -> str:
     return f"{model['model']} (sha256 {model['sha256'][:12] or 'none'})"
 
 
-def create_manifest(path: Path, model: dict, load: str, dim: int, source: str | None, folder: str) -> None:
-    """The first manifest. model: see `identity`; load: see `reference`; folder: that of the rows."""
-    store = {"kind": "numpy", "folder": folder}
-    manifest = {"format": FORMAT, **model, "load": load, "metric": "cosine", "dim": dim, "source": source}
-    write_manifest(path, manifest | {"store": store, "unreadable": [], "created": _now()})
+def new_manifest(model: dict, load: str, dim: int, source: str | None, store: dict) -> dict:
+    """The first manifest. model: see `identity`; load: see `reference`; store: its kind and the folder of its rows.
+
+    added: [{"path", "prefix"}] of sources beside `source`. excluded: keys that the user has taken out. doing: what is
+    under way, or was when its process ended; None once all is done.
+    """
+    return {
+        "format": FORMAT, **model, "load": load, "metric": "cosine", "dim": dim, "source": source, "added": [],
+        "excluded": [], "store": store, "unreadable": [], "doing": None, "created": _now(),
+    }  # fmt: skip
 
 
-def read_manifest(path: Path) -> dict:
-    """Raises ZooError where `path` holds no index, a damaged one, or one of a newer format."""
-    file = path / MANIFEST
+def read_manifest(place: Folder | Bucket, name: str = MANIFEST) -> dict:
+    """Raises ZooError where `place` holds no index, a damaged one, or one of a newer format."""
+    file = f"{place.path}/{name}"
     try:
-        manifest = json.loads(file.read_bytes())
+        manifest = json.loads(place.read(name))
         version = manifest["format"]
     except (FileNotFoundError, NotADirectoryError):
-        command = f"zoo index build {shlex.quote(str(path))} FOLDER_OR_TABLE"
-        raise ZooError(f"{path}: no index here; make one with: {command}") from None
+        command = f"zoo index build {shlex.quote(str(place.path))} FOLDER_OR_TABLE"
+        raise ZooError(f"{place.path}: no index here; make one with: {command}") from None
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise ZooError(f"{file}: damaged ({error}); remove the folder and build the index again") from error
     if version != FORMAT:
         raise ZooError(f"{file}: format {version}; this zoo reads format {FORMAT}")
-    return manifest
+    return {"added": [], "excluded": [], "doing": None} | manifest  # those of older versions have none
 
 
-def write_manifest(path: Path, manifest: dict) -> None:
+def write_manifest(place: Folder | Bucket, manifest: dict, name: str = MANIFEST) -> None:
     manifest["updated"] = _now()
-    write_atomic(path / MANIFEST, json.dumps(manifest, indent=1).encode())
+    place.write(name, json.dumps(manifest, indent=1).encode())
 
 
 def _now() -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from zoo.retrieval.files import make_folder, write_atomic
 from zoo.retrieval.index import embedded
-from zoo.retrieval.search import cosine_scale
+from zoo.retrieval.rerank import cosine_scale, rerank_weight
 
 MOST = 20_000  # captions; more take minutes to embed
 
@@ -55,7 +55,8 @@ class Names:
             logits = np.asarray(close, np.float64)[:, 0]
             matches = 0.5 + 0.5 * np.tanh(logits / 2)  # the sigmoid, without overflow
             judged = [(text, score, float(m), before) for (text, score, _, before), m in zip(found, matches)]
-            order = np.argsort(-logits - cosine_scale(self.model) * scores[best[:rerank]], kind="stable")
+            cosine = cosine_scale(self.model) * scores[best[:rerank]]
+            order = np.argsort(-rerank_weight(self.model) * logits - cosine, kind="stable")
             found = [judged[i] for i in order] + found[rerank:]
         return [Name(*name, rank) for rank, name in enumerate(found[:k], 1)]
 

@@ -5,18 +5,21 @@ import json
 import os
 import stat
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from zoo.errors import ZooError
-from zoo.retrieval.store import Store
+from zoo.retrieval.parts import Part, together
+from zoo.retrieval.store import Store, matrix
 
-# path: below the source or absolute, in the file system's bytes; null for a picture out of a table (fetched
+# origin: which source of the index it is from (see `Part`). path: below the first source or absolute, in the
+# file system's bytes; null for a picture out of a table (fetched
 # there again) or out of memory (held: its encoded bytes are the blob). mtime in ns. meta: JSON
 COLUMNS = {
-    "key": pa.string(), "path": pa.binary(), "blob": pa.binary(), "size": pa.int64(), "mtime": pa.int64(),
+    "key": pa.string(), "origin": pa.string(), "path": pa.binary(), "blob": pa.binary(), "size": pa.int64(), "mtime": pa.int64(),
     "sha256": pa.string(), "folder": pa.string(), "width": pa.int32(), "height": pa.int32(),
     "held": pa.bool_(), "captions": pa.list_(pa.string()), "meta": pa.string(),
 }  # fmt: skip
@@ -34,13 +37,16 @@ class Entry:
 
 
 class Reader:
-    """Compares items with the rows that a store has of them."""
+    """Compares the pictures of `parts` with the rows that a store has. base: the folder that paths are written below."""
 
-    def __init__(self, items, root: Path | None, store: Store):
-        self.items, self.base = items, root.parent if root is not None and root.is_file() else root
-        self.rows, self.vectors = store.rows().to_pylist(), store.vectors()
+    def __init__(self, parts: list[Part], base: str | None, store: Store):
+        self.items, self.base = together(parts), base
+        self.origins = [part.origin for part in parts for _ in part.items.keys]
+        self.held = [part.root is None for part in parts for _ in part.items.keys]
+        self._store, self.dim = store, store.dim
+        self.rows = store.rows().to_pylist()
         self.known = {row["key"]: row for row in self.rows}
-        self.place_of = {row["sha256"]: place for place, row in enumerate(self.rows)}
+        self.key_of = {row["sha256"]: row["key"] for row in self.rows}
 
     def entry(self, i: int) -> Entry | None:
         """The i-th item, read and decoded; None where its row would not change. Safe to call from threads."""
@@ -53,7 +59,7 @@ class Reader:
                 if not stat.S_ISREG(status.st_mode):
                     return Entry(key, row, reason="not a regular file")
                 row |= {"size": status.st_size, "mtime": status.st_mtime_ns}
-                if old is not None and all(old[name] == value for name, value in row.items()):
+                if _agree(old, row):
                     return None
                 data = source.read_bytes()
             else:
@@ -71,8 +77,8 @@ class Reader:
             below = self.base is not None and source.is_relative_to(self.base)
             path = os.fsencode(source.relative_to(self.base) if below else os.path.abspath(source))
         return {
-            "key": key, "path": path, "folder": key.rpartition("/")[0],
-            "held": path is None and self.base is None,
+            "key": key, "origin": self.origins[i], "path": path, "folder": key.rpartition("/")[0],
+            "held": path is None and self.held[i],
             "captions": list(captions[i]) or None if captions else None,
             "meta": json.dumps(self.items.meta[i], ensure_ascii=False, default=str),
         }  # fmt: skip
@@ -81,18 +87,28 @@ class Reader:
         from zoo.preprocess import load_image
 
         row["sha256"] = hashlib.sha256(data).hexdigest()
-        if old is not None and all(old[name] == value for name, value in row.items()):
+        if _agree(old, row):
             return None
         row["blob"] = data if row["held"] else None
-        place = self.place_of.get(row["sha256"])
-        if place is not None:  # touched, renamed or described anew: the vector is known
-            size = {name: self.rows[place][name] for name in ("width", "height")}
-            return Entry(key, row | size, vector=self.vectors[place])
+        twin = self.key_of.get(row["sha256"])
+        if twin is not None:  # touched, renamed or described anew: the vector is known
+            size = {name: self.known[twin][name] for name in ("width", "height")}
+            return Entry(key, row | size, vector=self._vectors[twin])
         try:
             picture = load_image(data, key)
         except ZooError as error:
             return Entry(key, row, reason=str(error).removeprefix(f"{key}: "))
         return Entry(key, row | {"width": picture.width, "height": picture.height}, picture)
+
+
+    @cached_property
+    def _vectors(self) -> dict[str, np.ndarray]:
+        found = self._store.rows(["key", "vector"])
+        return dict(zip(found["key"].to_pylist(), matrix(found, self.dim)))
+
+
+def _agree(old: dict | None, row: dict) -> bool:
+    return old is not None and all(old.get(name) == value for name, value in row.items())
 
 
 def table(entries: list[Entry]) -> pa.Table:

@@ -1,7 +1,6 @@
 """Immutable Parquet segments of rows with vectors, and the joined view of the live rows among them."""
 
 import io
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zoo.errors import UsageError, ZooError
+from zoo.errors import ZooError
+from zoo.retrieval.columns import HIDDEN, filterable, metadata, unknown_column
 from zoo.retrieval.files import write_atomic
+from zoo.retrieval.store import HEAVY
 
-HEAVY = ("vector", "blob")  # columns that a view does not hold as rows
 GROUP = 256  # rows read together when one blob is wanted
 
 
@@ -56,28 +56,30 @@ class View:
         parts = [s.vectors[s.alive] if s.dead else s.vectors for s in self.segments]
         return np.concatenate(parts) if parts else np.zeros((0, self.dim), np.float32)
 
+    def with_vectors(self) -> pa.Table:
+        values = pa.array(self.vectors.ravel())
+        return self.rows.append_column("vector", pa.FixedSizeListArray.from_arrays(values, self.dim))
+
     @cached_property
-    def meta(self) -> list[dict]:
-        if "meta" not in self.rows.column_names:
-            return [{}] * len(self.rows)
-        return [json.loads(text) if text else {} for text in self.rows["meta"].to_pylist()]
+    def _places(self) -> dict[str, int]:
+        return {key: place for place, key in enumerate(self.rows["key"].to_pylist())}
+
+    def get(self, key: str) -> dict | None:
+        place = self._places.get(key)
+        return None if place is None else self.rows.slice(place, 1).to_pylist()[0]
+
+    @cached_property
+    def _meta(self) -> list[dict]:
+        return metadata(self.rows)
 
     def column(self, name: str) -> list:
-        """Values to filter by: the row's own metadata first, then the store's column."""
+        """What a filter sees of a column; see `filterable`. UsageError for one that no row has."""
         if name not in self._columns:
-            own = name in self.rows.column_names and name != "meta"
-            if not own and not any(name in meta for meta in self.meta):
-                known = sorted(
-                    {*self.rows.column_names, *(key for meta in self.meta for key in meta)} - {"meta"}
-                )
-                raise UsageError(f"where: no column {name!r}; there are: {', '.join(known)}")
-            values = self.rows[name].to_pylist() if own else [None] * len(self.meta)
-            self._columns[name] = [_plain(meta.get(name, value)) for meta, value in zip(self.meta, values)]
+            known = set(self.rows.column_names).difference(HIDDEN).union(*self._meta)
+            if name not in known:
+                raise unknown_column(name, known)
+            self._columns[name] = filterable(self.rows, self._meta, name)
         return self._columns[name]
-
-
-def _plain(value):
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else value
 
 
 def top(scores: np.ndarray, k: int) -> np.ndarray:
@@ -114,6 +116,14 @@ def open_segment(path: Path, size: int, dead: frozenset[int]) -> Segment:
 def read(path: Path, leave: Sequence[str] = ()) -> pa.Table:
     with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
         return parquet.read(columns=[name for name in parquet.schema_arrow.names if name not in leave])
+
+
+def read_blobs(path: Path) -> pa.Array:
+    """The `blob` of every row, the dead ones' too."""
+    with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
+        if "blob" not in parquet.schema_arrow.names:
+            return pa.nulls(parquet.metadata.num_rows, pa.binary())
+        return parquet.read(columns=["blob"])["blob"].combine_chunks()
 
 
 def read_blob(path: Path, row: int) -> bytes | None:

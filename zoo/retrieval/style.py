@@ -40,9 +40,9 @@ footer { display: none !important; }
 .zoo-card { width: 100%; height: 100%; display: flex; flex-direction: column; gap: 4px; padding: 8px;
   border-radius: 10px; }
 .zoo-row { width: 100%; height: 100%; display: flex; flex-direction: column; padding: 6px 10px; border-radius: 8px; }
-.zoo-card img, .zoo-gone { width: 100%; height: 112px; object-fit: contain; background: #fff;
-  border-radius: 6px; }
-.zoo-gone { display: grid; place-items: center; color: #555; font-size: .8rem; }
+.zoo-card img, .zoo-gone { width: 100%; height: 112px; object-fit: contain;
+  background: var(--background-fill-secondary); border-radius: 6px; }
+.zoo-gone { display: grid; place-items: center; color: var(--body-text-color-subdued); font-size: .8rem; }
 .zoo-name { font-size: .9rem; line-height: 1.3; overflow-wrap: anywhere; overflow: hidden;
   display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 2; }
 .zoo-numbers { display: flex; flex-wrap: wrap; justify-content: space-between; gap: 0 6px; font-size: .8rem;
@@ -83,6 +83,39 @@ element.addEventListener('click', event => {
   if (button) trigger('click', {place: Number(button.dataset.place)});
 });
 """
+
+# A picture that has gone since it was indexed: its card says so, and a click tells why
+GONE = """
+element.addEventListener('error', event => {
+  if (!event.target.closest('.zoo-card')) return;
+  const gone = document.createElement('i');
+  gone.className = 'zoo-gone';
+  gone.textContent = 'cannot be read';
+  event.target.replaceWith(gone);
+}, true);
+"""
+
+# "/" to the query, Escape closes the picture that is open, arrows go from card to card, rows as they stand on the screen
+KEYS = """() => {
+  if (window.zooKeys) return;
+  window.zooKeys = true;
+  document.addEventListener('keydown', event => {
+    if (event.ctrlKey || event.altKey || event.metaKey) return;
+    const typing = event.target.closest('input, textarea, select, [contenteditable]');
+    if (event.key === 'Escape') document.querySelector('.zoo-close')?.click();
+    else if (event.key === '/' && !typing) {
+      event.preventDefault();
+      document.querySelector('#zoo-query textarea, #zoo-query input')?.focus();
+    } else if (event.key.startsWith('Arrow') && !typing) {
+      const cards = [...document.querySelectorAll('.zoo-card')], place = cards.indexOf(document.activeElement);
+      if (place < 0) return;
+      const top = card => card.getBoundingClientRect().top;
+      const columns = cards.filter(card => Math.abs(top(card) - top(cards[0])) < 4).length;
+      const step = {ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns}[event.key];
+      if (cards[place + step]) { event.preventDefault(); cards[place + step].focus(); }
+    }
+  });
+}"""
 
 # On a phone the answer lies below the controls
 SHOW_RESULTS = "() => { if (innerWidth < 860) document.getElementById('zoo-status').scrollIntoView(); }"

@@ -49,16 +49,16 @@ class Condition:
         return np.fromiter(map(test, columns(self.column)), np.int8)
 
     def _test(self) -> Callable[[object], int]:
-        value = _normal(self.value)
+        value = normal(self.value)
         if self.op == "is null":
             return lambda x: TRUE if x is None else FALSE
         if self.op == "in":
             return lambda x: UNKNOWN if x is None else TRUE if _any_equal(x, value) else FALSE
         if self.op == "like":
             match = re.compile("".join(map(_like, value)), re.DOTALL).fullmatch
-            return lambda x: (TRUE if match(_normal(x)) else FALSE) if isinstance(x, str) else UNKNOWN
+            return lambda x: (TRUE if match(normal(x)) else FALSE) if isinstance(x, str) else UNKNOWN
         compare = COMPARE[self.op]
-        return lambda x: (TRUE if compare(_normal(x), value) else FALSE) if _comparable(x, value) else UNKNOWN
+        return lambda x: (TRUE if compare(normal(x), value) else FALSE) if _comparable(x, value) else UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,8 @@ def parse(where: str | Mapping) -> Filter | None:
     text is wrong.
     """
     if isinstance(where, str):
+        if _lone_surrogates(where):
+            raise UsageError(f"where: {ascii(where)} is no text in UTF-8")
         try:
             return _Parser(where).whole() if where.strip() else None
         except RecursionError:
@@ -200,15 +202,19 @@ class _Parser:
         return UsageError(f"where: {self.text!r} is not understood {place}; {EXAMPLE}")
 
 
+def _lone_surrogates(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def _negate(negated: bool, condition: Condition) -> Filter:
     return Group("not", (condition,)) if negated else condition
 
 
-def _normal(value):
-    # one picture's folder may be stored decomposed (macOS) and typed composed
+def normal(value):
+    """Text in NFC, also within a tuple: a folder may be stored decomposed (macOS) and typed composed."""
     if isinstance(value, str):
         return value if value.isascii() else unicodedata.normalize("NFC", value)
-    return tuple(map(_normal, value)) if isinstance(value, tuple) else value
+    return tuple(map(normal, value)) if isinstance(value, tuple) else value
 
 
 def _comparable(x, value) -> bool:
@@ -216,11 +222,11 @@ def _comparable(x, value) -> bool:
         return isinstance(x, bool) and isinstance(value, bool)
     if isinstance(value, str):
         return isinstance(x, str)
-    return isinstance(x, (int, float)) and isinstance(value, (int, float))
+    return isinstance(x, (int, float)) and isinstance(value, (int, float)) and value == value  # no NaN
 
 
 def _any_equal(x, values: tuple) -> bool:
-    return any(_comparable(x, value) and _normal(x) == value for value in values)
+    return any(_comparable(x, value) and normal(x) == value for value in values)
 
 
 def _like(character: str) -> str:

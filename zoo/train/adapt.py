@@ -8,7 +8,7 @@ import torch
 import zoo
 from zoo import checkpoint, inference
 from zoo.errors import UsageError, ZooError
-from zoo.train import sound
+from zoo.train import balance, lora, sound
 from zoo.train.recipe import TASKS, Recipe
 from zoo.train.sets import Sets, start_card
 from zoo.train.task import Classify, Tag, Task
@@ -21,7 +21,8 @@ def build(recipe: Recipe, data: Sets) -> tuple[Task, list[str]]:
     task, lines = _maker(recipe.task)(recipe, data)
     card = task.model.card
     card.name, card.licence, card.data = recipe.name, recipe.licence, recipe.about
-    card.recipe = {**recipe.to_dict(), "data": Path(recipe.data).name}  # where it lay on this machine is nobody's business
+    places = {key: Path(getattr(recipe, key)).name for key in ("data", "teacher")}
+    card.recipe = {**recipe.to_dict(), **places}  # where they lay on this machine is nobody's business
     task.model.set_grad_checkpointing(recipe.checkpoint_blocks)
     frozen = [name for name, _ in task.model.named_parameters() if name.startswith(tuple(recipe.freeze)) and recipe.freeze]
     for name in frozen:
@@ -31,6 +32,8 @@ def build(recipe: Recipe, data: Sets) -> tuple[Task, list[str]]:
         raise UsageError(f"freeze: no parameter begins with {', '.join(recipe.freeze)}; there are {known}")
     if not any(p.requires_grad for p in task.model.parameters()):
         raise UsageError(f"freeze: {', '.join(recipe.freeze)} leaves nothing to train")
+    if recipe.lora:
+        lines += lora.attach(task.model, recipe)
     if recipe.optimizer not in list_optimizers():
         near = get_close_matches(recipe.optimizer, list_optimizers(), n=3)
         raise UsageError(f"optimizer: {recipe.optimizer!r} is none of timm's; did you mean {', '.join(near) or 'adamw'}?")
@@ -66,29 +69,30 @@ def _classifier(recipe: Recipe, data: Sets) -> tuple[Task, list[str]]:
         lines = load_start(model, recipe.start, new=("classifier",))
     if model.card.modality == "audio":
         sound.prepare(model, recipe, data)
-    return (Tag if tags else Classify)(model, recipe, _class_weights(recipe, data)), lines
+    if tags:
+        present = torch.zeros(len(data.train), len(labels))
+        for row, own in zip(present, data.train.tags):
+            row[own] = 1
+        weights = balance.tag_weights(recipe, present)
+    else:
+        weights = balance.class_weights(recipe, data.train.labels, len(labels))
+    if recipe.teacher:
+        from zoo.train import distill
 
-
-def _class_weights(recipe: Recipe, data: Sets) -> torch.Tensor | None:
-    """balance: weights. One weight a class, mean 1 over the items; for tags how much rarer a tag is than its absence."""
-    if recipe.balance != "weights":
-        return None
-    classes = len(data.train.classes)
-    if recipe.task == "audio_tagging":
-        counts = torch.bincount(torch.tensor([tag for tags in data.train.tags for tag in tags]), minlength=classes)
-        return (len(data.train) - counts) / counts.clamp(min=1).float()
-    counts = torch.bincount(torch.tensor(data.train.labels), minlength=classes).clamp(min=1)
-    return counts.sum() / (classes * counts.float())
+        task, told = distill.build(model, recipe, weights)
+        return task, lines + told
+    return (Tag if tags else Classify)(model, recipe, weights), lines
 
 
 def load_start(model, source: str, new: tuple[str, ...]) -> list[str]:
     """Loads the weights of a checkpoint; a head for other labels stays new and is said so."""
     file = checkpoint.locate(source)
     card = checkpoint.read_card(file)
-    if card.labels == model.card.labels:
+    labelled = model.card.labels is not None  # else numbers: a head for as many is kept
+    if labelled and card.labels == model.card.labels:
         new = ()
     fresh = checkpoint.load_weights(model, file, new)
-    if new and not fresh:  # as many classes, but other ones
+    if labelled and new and not fresh:  # as many classes, but other ones
         model.reset_classifier(len(model.card.labels))
         fresh = [("classifier.weight", "new", "of other labels")]
     total = len(model.state_dict())

@@ -1,18 +1,15 @@
-"""Text-image training: contrastive loss on two towers, match loss on the fusion; a frozen text tower runs once a caption."""
+"""Text-image training: contrastive loss on two towers, match loss on the fusion; what of the text tower is frozen runs once."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
-import zoo
-from zoo import pairs
-from zoo.errors import UsageError
 from zoo.retrieval import metrics
-from zoo.train import adapt
-from zoo.train.loss import contrastive, hard_negatives
+from zoo.train import pair_model, ranks, rates, states
+from zoo.train.loss import hard_negatives
+from zoo.train.objective import Objective
 from zoo.train.recipe import Recipe
-from zoo.train.sets import Sets, start_card
+from zoo.train.sets import Sets
 from zoo.train.task import Task
 
 
@@ -27,51 +24,75 @@ class Kept(nn.Module):
 
 
 class Contrast(Task):
-    """Batches are (picture (b c h w), caption list, item index (b)); the score is text-to-image R@10 in [0, 1]."""
+    """Batches are (picture (b c h w), caption list, item index (b)); the score is text-to-image R@10 in [0, 1].
+
+    `kept`: states of every caption after the blocks of the text tower that do not learn; model.text has the others, from block
+    `live` on (None: none learns).
+    """
 
     score_name = "R@10"
 
-    def __init__(self, model: nn.Module, recipe: Recipe, data: Sets, states: dict[str, Tensor]):
+    def __init__(self, model: nn.Module, recipe: Recipe, data: Sets, kept: states.States, live: int | None = None):
         super().__init__(model, recipe)
-        self._states, self._val = states, data.val
-        self._owned = [frozenset(texts) for texts in data.train.captions]
-        self._seen: list[Tensor] = []
+        self._kept, self._val, self._live = kept, data.val, live
+        self._seen: list[tuple[Tensor, Tensor]] = []  # numbers of items, their vectors
+        owned = [[kept.rows[text] for text in texts] for texts in data.train.captions]
+        sentences = pair_model.sentences(model, kept, live) if recipe.soft_targets else None
+        self.objective = Objective(recipe, owned, model.num_features, sentences)
 
     def texts(self, captions: list[str]) -> tuple[Tensor, Tensor]:
-        """Kept token states (b n dim), padded, and their mask (b n)."""
-        rows = [self._states[caption] for caption in captions]
-        lengths = torch.tensor([len(row) for row in rows])
-        states = pad_sequence(rows, batch_first=True).float().to(self.device)
-        return states, (torch.arange(states.shape[1]) < lengths[:, None]).to(self.device)
+        """Token states (b n dim), padded, and their mask (b n)."""
+        x, mask = self._kept.batch(captions, self.device)
+        if self._live is not None:
+            for block in self.model.text.blocks[self._live :]:
+                x = block(x, mask)
+        return x, mask
 
     def training_step(self, batch, _) -> Tensor:
-        x, captions, index = batch
-        states, mask = self.texts(captions)
+        x, captions, items = batch
+        words, mask = self.texts(captions)
         tokens, image = self.model.encode_image(x)
-        logits = self.model.similarity(self.model.project_text(states, mask), image)
-        owned = [self._owned[i] for i in index.tolist()]
-        positive = torch.tensor([[caption in texts for texts in owned] for caption in captions], device=self.device)
-        loss = contrastive(logits, positive)
-        return loss + self.recipe.match_weight * self.match_loss(states, mask, tokens, logits, positive)
+        numbers = torch.tensor([self._kept.rows[caption] for caption in captions], device=self.device)
+        real = len(x) if self.real is None else self.real
+        text, image, numbers, items = ranks.gather(self.model.project_text(words, mask), image, numbers, items, real=real)
+        loss, logits = self.objective(self.model, text, image, numbers, items)
+        if self.recipe.match_weight:
+            words, mask, tokens = ranks.gather(*ranks.padded(words, mask), tokens, real=real)
+            true = self.objective.true_pairs(numbers, items)
+            loss = loss + self.recipe.match_weight * self.match_loss(words, mask, tokens, logits, true)
+        return loss
 
-    def match_loss(self, states: Tensor, mask: Tensor, tokens: Tensor, logits: Tensor, positive: Tensor) -> Tensor:
+    def match_loss(self, words: Tensor, mask: Tensor, tokens: Tensor, logits: Tensor, positive: Tensor) -> Tensor:
         """Binary cross-entropy on true pairs, each text with a hard wrong picture, each picture with a hard wrong text."""
-        if not self.recipe.match_weight:
-            return logits.new_zeros(())
         every = torch.arange(len(tokens), device=self.device)
-        text, wrong_image = hard_negatives(logits, positive)
-        image, wrong_text = hard_negatives(logits.T, positive.T)
+        text, wrong_image = map(ranks.same, hard_negatives(logits, positive))
+        image, wrong_text = map(ranks.same, hard_negatives(logits.T, positive.T))
         texts, images = torch.cat([every, text, wrong_text]), torch.cat([every, wrong_image, image])
-        scores = self.model.forward_match(states[texts], mask[texts], tokens[images]).float()
-        truth = torch.zeros_like(scores)
-        truth[: len(every)] = 1
-        return F.binary_cross_entropy_with_logits(scores, truth)
+        mine = torch.arange(len(texts), device=self.device)[ranks.rank() :: ranks.world()]
+        weight = len(mine) * ranks.world() / len(texts)  # of this rank's pairs in the mean over all pairs
+        mine = mine if len(mine) else every[:1]
+        texts, images, truth = texts[mine], images[mine], (mine < len(every)).float()
+        side = self.model.image_side(tokens).pick(images)  # what no text has a part in: once a picture, not thrice
+        scores = self.model.forward_match(words[texts], mask[texts], side).float()
+        return weight * F.binary_cross_entropy_with_logits(scores, truth)
+
+    def on_train_batch_start(self, batch, number) -> None:
+        super().on_train_batch_start(batch, number)
+        self.share = 1.0  # every rank's loss is of the whole batch already
+
+    def layer_rates(self, fallback: bool):
+        return rates.groups(self.recipe, fallback)
+
+    def beside(self) -> list[nn.Parameter]:
+        return [self.objective.bias] if self.objective.bias is not None else []
 
     def validation_step(self, batch, _) -> None:
-        self._seen.append(self.model.encode_image(batch[0])[1].cpu())
+        self._seen.append((batch[2].cpu(), self.model.encode_image(batch[0])[1].cpu()))
 
     def score(self) -> float:
-        image, self._seen = torch.cat(self._seen), []
+        parts, self._seen = [part for seen in ranks.everyone(self._seen) for part in seen], []
+        numbers, vectors = map(torch.cat, zip(*parts))
+        image = vectors[numbers.argsort()]
         captions = [text for texts in self._val.captions for text in texts]
         owner = [i for i, texts in enumerate(self._val.captions) for _ in texts]
         with torch.no_grad():
@@ -82,30 +103,12 @@ class Contrast(Task):
 
 
 def build(recipe: Recipe, data: Sets) -> tuple[Contrast, list[str]]:
-    """The task, with the states of every caption computed by the frozen tower, and the lines that say what was loaded."""
-    known = start_card(recipe).arguments if recipe.start else {}
-    model = zoo.create_model(recipe.model, **{**known, **recipe.arguments})
-    if not model.tower:
-        raise UsageError("arguments: tower is none; text_image_contrastive trains on a frozen text tower, leave it as it is")
-    pairs.set_preprocess(model, {**model.card.preprocess, "image": data.preprocess.to_dict()})
-    lines = [f"model   {recipe.model}, from scratch; frozen text tower {model.tower}"]
-    if recipe.start:
-        lines = adapt.load_start(model, recipe.start, new=())
-    captions = sorted({text for part in (data.train, data.val) for texts in part.captions for text in texts})
-    states = keep_states(model, captions)
-    model.text = Kept()
-    lines.append(f"texts   {len(captions)} captions through the text tower, once")
-    return Contrast(model, recipe, data, states), lines
-
-
-@torch.inference_mode()
-def keep_states(model: nn.Module, captions: list[str], batch_size: int = 128) -> dict[str, Tensor]:
-    """{caption: token states (n dim), half precision} of the frozen text tower."""
-    kept: dict[str, Tensor] = {}
-    order = sorted(captions, key=len)  # batches of like length: little padding
-    for at in range(0, len(order), batch_size):
-        part = order[at : at + batch_size]
-        ids, mask = model.preprocess_text.batch(part)
-        states = model.text_states(ids, mask).half()
-        kept.update({text: row[real].clone() for text, row, real in zip(part, states, mask)})
-    return kept
+    """The task, with the states of every caption after the frozen blocks, and the lines that say what was loaded."""
+    model, lines = pair_model.make(recipe, data)
+    live = pair_model.live(recipe, model)
+    captions = {text for part in (data.train, data.val) for texts in part.captions for text in texts}
+    kept, line = states.keep(model, captions, live)
+    task = Contrast(model, recipe, data, kept, live)
+    if live is None and "text." in model.card.towers:
+        model.text = Kept()
+    return task, [*lines, line]

@@ -18,6 +18,7 @@ from zoo.data.loader import ResumableLoader
 from zoo.errors import ZooError
 from zoo.scaler import TargetScaler
 from zoo.schema import GraphPreprocess
+from zoo.train.balance import class_weights, tag_weights
 from zoo.train.recipe import Recipe
 from zoo.train.sets import Sets, label_column, start_card
 from zoo.train.task import Classify, Tag, Task
@@ -107,6 +108,9 @@ class Regress(Task):
         error = self.model(graphs).float()[known] - y[known]
         return error.abs() if self.recipe.metric == "mae" else error.square()
 
+    def mass(self, batch) -> float:
+        return int((~batch[1].isnan()).sum())
+
     def training_step(self, batch, _) -> Tensor:
         errors = self.errors(batch)
         return errors.mean() if len(errors) else self.model(batch[0]).sum() * 0.0
@@ -129,9 +133,15 @@ class Regress(Task):
 class TagGraphs(Tag):
     """Several yes-or-no targets, NaN where one is missing; the score is mean average precision."""
 
+    def mass(self, batch) -> float:
+        return int((~batch[1].isnan()).sum())
+
     def loss(self, logits: Tensor, label: Tensor) -> Tensor:
         known = ~label.isnan()
-        return F.binary_cross_entropy_with_logits(logits[known], label[known])
+        smooth = self.recipe.label_smoothing
+        target = label.nan_to_num() * (1 - smooth) + smooth / 2
+        return F.binary_cross_entropy_with_logits(logits, target, weight=known / known.sum().clamp(min=1), reduction="sum",
+                                                  pos_weight=self.class_weights)
 
     def validation_step(self, batch, _) -> None:
         graphs, label = batch
@@ -151,20 +161,22 @@ def build(recipe: Recipe, data: Sets) -> tuple[Task, list[str]]:
     outputs = len(items.classes or items.names)
     if items.classes is not None and outputs < 2:
         raise ZooError(f"{recipe.data}: one class only ({items.classes[0]}); a classifier needs two or more")
-    model, lines = start(recipe, data, outputs, "graph")
+    tags = recipe.task == "graph_classification" and items.classes is None
+    labels = items.classes or (recipe.names or items.names if tags else None)
+    model, lines = start(recipe, data, outputs, "graph", labels)
     data.collate = model.collate
     if items.classes is not None:
-        model.card.labels, model.card.head = list(items.classes), "label"
-        return Classify(model, recipe), lines
-    if recipe.task == "graph_classification":
-        model.card.labels, model.card.head = list(recipe.names or items.names), "tags"
-        return TagGraphs(model, recipe), lines
+        model.card.head = "label"
+        return Classify(model, recipe, class_weights(recipe, items.labels, outputs)), lines
+    if tags:
+        model.card.head = "tags"
+        return TagGraphs(model, recipe, tag_weights(recipe, torch.tensor(items.targets))), lines
     scaler = TargetScaler.fit(items.targets, recipe.names or items.names, recipe.units)
     model.card.targets, model.card.head = scaler.to_targets(), "values"
     return Regress(model, recipe, scaler), lines
 
 
-def start(recipe: Recipe, data: Sets, outputs: int, level: str) -> tuple[nn.Module, list[str]]:
+def start(recipe: Recipe, data: Sets, outputs: int, level: str, labels: list[str] | None) -> tuple[nn.Module, list[str]]:
     """The model for the data's schema, from scratch or from a checkpoint with a new head."""
     from zoo.train import adapt
 
@@ -174,6 +186,7 @@ def start(recipe: Recipe, data: Sets, outputs: int, level: str) -> tuple[nn.Modu
         raise ZooError(f"start: {recipe.start} was trained on other columns: {', '.join(wrong)} differ; start from scratch")
     arguments = {**known, **recipe.arguments, **schema, "num_classes": outputs, "level": level}
     model = zoo.create_model(recipe.model, **arguments)
+    model.card.labels = labels and list(labels)
     inference.set_preprocess(model, data.preprocess.to_dict())
     if not recipe.start:
         return model, [f"model   {recipe.model}, from scratch"]

@@ -20,6 +20,7 @@ from zoo.errors import UsageError, ZooError
 from zoo.inference import evaluating
 from zoo.schema import GraphPreprocess
 from zoo.train import graphs
+from zoo.train.balance import class_weights
 from zoo.train.recipe import Recipe
 from zoo.train.sets import Sets, start_card
 from zoo.train.task import Classify, Task
@@ -167,12 +168,14 @@ def build(recipe: Recipe, data: Network) -> tuple[Task, list[str]]:
     if recipe.neighbours and recipe.parts > 1:
         raise UsageError("neighbours and parts do not go together; give one")
     if recipe.task == "link_prediction":
-        model, lines = graphs.start(recipe, data, 1, "edge")
-        data.collate, model.card.labels, model.card.head = model.collate, ["link"], "links"
+        model, lines = graphs.start(recipe, data, 1, "edge", ["link"])
+        data.collate, model.card.head = model.collate, "links"
         return PredictLinks(model, recipe), lines
-    model, lines = graphs.start(recipe, data, len(data.train.classes), "node")
-    data.collate, model.card.labels, model.card.head = model.collate, list(data.train.classes), "label"
-    return ClassifyNodes(model, recipe), lines
+    model, lines = graphs.start(recipe, data, len(data.train.classes), "node", data.train.classes)
+    data.collate, model.card.head = model.collate, "label"
+    graph = data.train.sources[0]
+    labels = torch.as_tensor(graph.y[(graph.split == "train") & (graph.y >= 0)])
+    return ClassifyNodes(model, recipe, class_weights(recipe, labels, len(data.train.classes))), lines
 
 
 def scores(model, items: GraphItems, split: str | None, seed: int) -> dict:

@@ -1,12 +1,13 @@
 """A recipe: YAML (or flags) -> a typed dataclass, with every problem reported at once."""
 
-import types
 import typing
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 
 from zoo.errors import UsageError
+from zoo.train.casting import cast, say
+from zoo.train.fits import unfit
 
 TASKS = {  # what is learnt: the modality that can
     "image_classification": "image",
@@ -18,6 +19,7 @@ TASKS = {  # what is learnt: the modality that can
     "node_classification": "graph",
     "link_prediction": "graph",
 }
+TAUGHT = ("image_classification", "audio_classification")  # tasks that a teacher can help with
 AUGMENT = ("none", "light", "medium", "strong")
 
 
@@ -36,8 +38,15 @@ class Recipe:
     name: str = key("name of the checkpoint and of the run folder; default: model", "")
     arguments: dict = key("constructor arguments of the model", factory=dict)
     start: str = key("checkpoint to start from (name, file or run folder); empty: from scratch", "")
+    image_start: str = key("text-image: checkpoint that the image tower starts from, e.g. image_nano.cifar10", "")
     freeze: list[str] = key("parameters that stay as they are, by prefix, e.g. [patch_embed, stages.0]", factory=list)
+    unfreeze_from: int = key("text-image: blocks of the text tower from this one on learn too; -1: none", -1)
+    lora: int = key("rank of LoRA: weights below lora_on stay, low-rank products beside them learn; 0: off", 0)
+    lora_on: list[str] = key("prefixes for LoRA; empty: all but the classifier, of text-image models both towers", factory=list)
+    lora_merge: bool = key("LoRA is added to the weights on saving; false: an adapter file, to go on start", True)
     data: str = key("folder or table to train on", "")
+    stream: str = key("shards are read as they come: auto (tar files, Parquet from 1 GiB on) | always | never", "auto")
+    buffer: int = key("items of shards that are shuffled among each other; their pictures are in memory", 2048)
     targets: list[str] = key("columns that hold what is learnt; empty: label, or y of graphs", factory=list)
     names: list[str] = key("what the targets are called in answers; empty: as their columns", factory=list)
     units: list[str] = key("units of the targets, for predictions and the card", factory=list)
@@ -66,10 +75,20 @@ class Recipe:
     layer_decay: float = key("rate of each layer towards the input, as a factor; 1: the same everywhere", 1.0)
     clip: float = key("largest gradient norm; 0: no limit", 1.0)
     label_smoothing: float = key("share of the target spread over all classes", 0.0)
+    teacher: str = key("pictures, sounds: checkpoint of the same labels to learn from (name, file, run folder); empty: none", "")
+    teacher_share: float = key("share of the loss that goes to the teacher's answers; the rest to the labels", 0.9)
+    temperature: float = key("what the logits of both are divided by where the answers are compared", 2.0)
+    map_weight: float = key("weight of the term that makes attention maps equal the teacher's; 0: off", 1.0)
+    map_layers: str = key("layers whose maps are compared: last | all", "last")
+    loss: str = key("text-image: contrastive loss, softmax | sigmoid (SigLIP's, for small batches)", "softmax")
+    soft_targets: float = key("text-image: share of the target that goes by how alike the captions are; softmax only", 0.0)
+    bank: int = key("text-image: past pairs kept as further wrong ones, for small batches; 0: none", 0)
     match_weight: float = key("text-image: weight of the match loss beside the contrastive one; 0: off", 1.0)
     ema: float = key("decay of the moving average of the weights; 0: off", 0.0)
     patience: int = key("epochs without a better validation score before stopping; 0: never stop early", 0)
     precision: str = key("auto (bf16 where the processor has it) | bf16 | fp32", "auto")
+    strategy: str = key("several processes (torchrun): auto (ddp) | ddp | fsdp (weights are cut over them)", "auto")
+    compile: bool = key("torch.compile: the first steps take minutes, the others less time; needs a C++ compiler", False)
     checkpoint_blocks: bool = key("gradient checkpointing: less memory, more time", False)
     seed: int = key("drives weights, order and augmentation", 0)
     workers: int = key("processes that load data; 0: in the main process", 0)
@@ -134,6 +153,8 @@ def out_of_range(recipe: Recipe) -> dict[str, str]:
         "metric": (recipe.metric in ("rmse", "mae"), "rmse or mae"),
         "scaling": (recipe.scaling in ("standard", "rows", "none"), "standard, rows or none"),
         "neighbours": (all(size.lstrip("-").isdigit() and int(size) >= -1 for size in recipe.neighbours), "integers, -1: all"),
+        "strategy": (recipe.strategy in ("auto", "ddp", "fsdp"), "auto, ddp or fsdp"),
+        "stream": (recipe.stream in ("auto", "always", "never"), "auto, always or never"),
         "precision": (recipe.precision in ("auto", "bf16", "fp32"), "auto, bf16 or fp32"),
         "val": (isinstance(recipe.val, str) or 0 < recipe.val < 1, "a fraction between 0 and 1, or the name of a split"),
         "label_smoothing": (0 <= recipe.label_smoothing < 1, "0 <= x < 1"),
@@ -141,12 +162,21 @@ def out_of_range(recipe: Recipe) -> dict[str, str]:
         "first_caption": (0 <= recipe.first_caption <= 1, "0 <= x <= 1"),
         "warmup": (0 <= recipe.warmup < 1, "0 <= x < 1"),
         "layer_decay": (0 < recipe.layer_decay <= 1, "0 < x <= 1"),
+        "teacher": (not recipe.teacher or recipe.task in TAUGHT, f"with one of {', '.join(TAUGHT)} only"),
+        "teacher_share": (0 <= recipe.teacher_share <= 1, "0 <= x <= 1"),
+        "map_layers": (recipe.map_layers in ("last", "all"), "last or all"),
+        "loss": (recipe.loss in ("softmax", "sigmoid"), "softmax or sigmoid"),
+        "soft_targets": (0 <= recipe.soft_targets < 1 and (not recipe.soft_targets or recipe.loss == "softmax"),
+                         "0 <= x < 1, and 0 with loss: sigmoid, which has no target to share"),
+        "unfreeze_from": (recipe.unfreeze_from >= -1, ">= -1"),
         "lr": (recipe.lr > 0, "> 0"),
+        "temperature": (recipe.temperature > 0, "> 0"),
     }
-    rules |= {name: (getattr(recipe, name) >= 1, ">= 1") for name in ("epochs", "batch_size", "accumulate", "parts")}
+    rules |= {name: (getattr(recipe, name) >= 1, ">= 1") for name in ("epochs", "batch_size", "buffer", "accumulate", "parts")}
     rules |= {name: (getattr(recipe, name) >= 0, ">= 0") for name in
-              ("patience", "workers", "clip", "weight_decay", "seed", "mixup")}
-    problems = {name: f"{getattr(recipe, name)!r}; must be {want}" for name, (ok, want) in rules.items() if not ok}
+              ("bank", "lora", "patience", "workers", "clip", "weight_decay", "seed", "mixup", "map_weight")}
+    problems = unfit(recipe)
+    problems |= {name: f"{getattr(recipe, name)!r}; must be {want}" for name, (ok, want) in rules.items() if not ok}
     try:
         spec = registry.find(recipe.model)
     except ValueError as error:
@@ -194,45 +224,10 @@ def _typed(values: dict, source: str, problems: list[str], prefix: str = "") -> 
             problems.append(f"{source}: unknown key {prefix}{name}{hint}")
             continue
         try:
-            clean[name] = _cast(value, known[name])
+            clean[name] = cast(value, known[name])
         except (TypeError, ValueError):
-            problems.append(f"{source}: {prefix}{name}: expected {_say(known[name])}, got {value!r}")
+            problems.append(f"{source}: {prefix}{name}: expected {say(known[name])}, got {value!r}")
     return clean
-
-
-def _cast(value, kind):
-    if isinstance(kind, types.UnionType):
-        for option in typing.get_args(kind):
-            try:
-                return _cast(value, option)
-            except (TypeError, ValueError):
-                continue
-        raise ValueError
-    origin = typing.get_origin(kind) or kind
-    if origin is list:
-        if isinstance(value, str):
-            value = [part.strip() for part in value.split(",") if part.strip()]
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            value = [value]  # --hold-out 1
-        if not isinstance(value, list):
-            raise TypeError
-        return [str(part) for part in value]
-    if origin is float and (isinstance(value, (int, str)) and not isinstance(value, bool)):
-        return float(value)  # YAML reads 1e-3 as text
-    if origin is str and value is None:
-        return ""
-    if origin is str and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return str(value)
-    if not isinstance(value, origin) or origin is int and isinstance(value, bool):
-        raise TypeError
-    return value
-
-
-def _say(kind) -> str:
-    if isinstance(kind, types.UnionType):
-        return " or ".join(_say(option) for option in typing.get_args(kind))
-    names = {float: "a number", int: "an integer", str: "text", bool: "true or false", dict: "a mapping"}
-    return names.get(kind, "a list")
 
 
 def keys() -> list[tuple[str, str, str]]:

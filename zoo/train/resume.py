@@ -10,14 +10,22 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from zoo.errors import ZooError
+from zoo.train import ranks
 
 
 class RandomState(Callback):
-    """Python's, numpy's and torch's random states travel with the checkpoint; restored before the first batch."""
+    """Python's, numpy's and torch's random states travel with the checkpoint; restored before the first batch.
+
+    Under torchrun every rank draws its own (drop path, mixup), and the states of all ranks are kept.
+    """
 
     _pending: dict | None = None
 
     def state_dict(self) -> dict:
+        mine = self._mine()
+        return {**mine, "ranks": ranks.everyone(mine)} if ranks.world() > 1 else mine
+
+    def _mine(self) -> dict:
         numpy = np.random.get_state()
         return {
             "python": list(random.getstate()[1]), "torch": torch.get_rng_state(),
@@ -25,7 +33,12 @@ class RandomState(Callback):
         }
 
     def load_state_dict(self, state: dict) -> None:
-        self._pending = state
+        kept = state.get("ranks", [state])
+        self._pending = kept[ranks.rank()] if len(kept) == ranks.world() else None
+
+    def on_train_start(self, *_) -> None:
+        if ranks.rank():
+            torch.manual_seed(torch.initial_seed() + ranks.rank())
 
     def on_train_batch_start(self, *_) -> None:
         if self._pending is None:
@@ -64,13 +77,18 @@ class KeepState(Callback):
             signal.signal(signum, self._catch)
 
     def _catch(self, signum, _frame) -> None:
+        if ranks.world() > 1:  # a rank that leaves alone would hang the others; torchrun kills what is left after 30 s
+            self.caught = signum
+            return
         if self.caught:
             raise KeyboardInterrupt
         self.caught = signum
         print("Stopping after this batch; press Ctrl-C again to stop now.", file=sys.stderr, flush=True)
 
-    def on_train_batch_end(self, trainer, *_) -> None:
-        if self.caught and not trainer.should_stop:
+    def on_train_batch_end(self, trainer, _task, _outputs, _batch, number: int) -> None:
+        self._agree()
+        step = trainer.is_last_batch or (number + 1) % trainer.accumulate_grad_batches == 0  # summed gradients are not saved
+        if self.caught and step and not trainer.should_stop:
             if not trainer.is_last_batch:  # else the save after the epoch comes next; and Lightning 2.6 resumes wrongly,
                 self.inside = True  # the second time, from a state saved between the last batch and the epoch's end
                 self._save(trainer)
@@ -79,12 +97,24 @@ class KeepState(Callback):
     def on_train_epoch_end(self, trainer, *_) -> None:
         if not self.inside:
             self._save(trainer)
+        self._agree()
+        if self.caught:  # while it was validated
+            trainer.should_stop = True
+
+    def _agree(self) -> None:
+        """All ranks stop after the same batch, whichever got the signal first."""
+        if ranks.world() > 1:
+            self.caught = signal.Signals(caught) if (caught := int(ranks.total(self.caught or 0, largest=True))) else None
 
     def _save(self, trainer) -> None:
         """Whole or not at all: the old state stays until the new one is complete."""
         part = self.path.with_name(f".{self.path.name}.part")
         try:
             trainer.save_checkpoint(part)
+            if not ranks.first():
+                return
+            with open(part, "rb") as stream:
+                os.fsync(stream.fileno())
             os.replace(part, self.path)
         except (OSError, RuntimeError) as error:  # torch words a full disk as a RuntimeError
             part.unlink(missing_ok=True)

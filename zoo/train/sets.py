@@ -14,7 +14,10 @@ from zoo.data.images import open_images, open_pairs, splits
 from zoo.data.items import Items, balanced_weights, split, unreadable
 from zoo.data.loader import ResumableLoader
 from zoo.data.sounds import open_sounds, open_tags
+from zoo.data.stream import Streamed
 from zoo.errors import UsageError, ZooError
+from zoo.train import streams
+from zoo.train.fits import unfit
 from zoo.train.recipe import TASKS, Recipe
 
 
@@ -48,7 +51,12 @@ class Sets:
     def steps(cls, recipe: Recipe, train: Items):
         """The preprocessing: of the checkpoint to start from, or of the model; the recipe's own values on top."""
         settings = start_card(recipe).preprocess if recipe.start else registry.find(recipe.model).preprocess
-        return inference.preprocessing(TASKS[recipe.task])({**settings.get("image", settings), **recipe.preprocess})
+        settings = settings.get("image", settings)
+        if recipe.image_start:  # pictures are normalised as the tower knows them
+            known = image_card(recipe).preprocess
+            known = known.get("image", known)
+            settings = {**settings, "mean": known["mean"], "std": known["std"]}
+        return inference.preprocessing(TASKS[recipe.task])({**settings, **recipe.preprocess})
 
     def summary(self) -> str:
         kind = f"{len(self.train.classes)} classes" if self.train.classes else f"{sum(map(len, self.train.captions))} captions"
@@ -67,6 +75,8 @@ class Sets:
 
     def fingerprint(self) -> str:
         """Of what is trained and validated on: keys, labels and captions, in order."""
+        if isinstance(self.train, Streamed):
+            return self.train.fingerprint() + self.val.fingerprint()
         parts = [[part.keys, part.labels, part.classes, part.captions, part.tags] for part in (self.train, self.val)]
         return hashlib.sha256(repr(parts).encode(errors="surrogateescape")).hexdigest()
 
@@ -74,7 +84,8 @@ class Sets:
         weights = balanced_weights(self.train) if recipe.balance == "sampler" else None
         train, val = self.datasets(recipe)
         return (
-            ResumableLoader(train, recipe.batch_size, recipe.seed, weights=weights, num_workers=recipe.workers),
+            ResumableLoader(train, recipe.batch_size, recipe.seed, weights=weights, num_workers=recipe.workers,
+                            order=streams.order(self.train, recipe)),
             ResumableLoader(val, max(recipe.batch_size, self.val_batch), shuffle=False, num_workers=recipe.workers),
         )
 
@@ -154,9 +165,14 @@ def prepare(recipe: Recipe, skip_bad: bool, check: bool = False) -> Sets:
     """Opens, splits and (with `skip_bad` or `check`) reads every item once. ZooError where nothing is left."""
     if not recipe.data:
         raise UsageError("data: no folder or table given; add --data PATH or `data:` to the recipe")
+    if problems := unfit(recipe):
+        raise UsageError("\n".join(f"{name}: {problem}" for name, problem in problems.items()))
     made = kind(recipe.task)
     if hasattr(made, "prepare"):
         return made.prepare(recipe)
+    if streamed := streams.split(recipe, skip_bad, check):
+        train, val, bad = streamed
+        return made(train, val, made.steps(recipe, train), bad)
     train, val = _split(recipe, made)
     bad: list[tuple[str, str]] = []
     if skip_bad or check:
@@ -203,4 +219,12 @@ def start_card(recipe: Recipe) -> Card:
     if card.model != recipe.model:
         raise UsageError(f"start: {recipe.start} is a {card.model}, the recipe's model is {recipe.model}; "
                          f"set --model {card.model}")
+    return card
+
+
+def image_card(recipe: Recipe) -> Card:
+    """The card of the checkpoint that the image tower starts from. UsageError where it has none."""
+    card = checkpoint.read_card(checkpoint.locate(recipe.image_start))
+    if card.modality not in ("image", "text_image"):
+        raise UsageError(f"image_start: {recipe.image_start} is a {card.modality} model; a checkpoint of pictures is needed")
     return card

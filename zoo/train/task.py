@@ -1,6 +1,7 @@
 """What is learnt: loss and validation score around a model of the zoo, as LightningModules."""
 
 import math
+from collections.abc import Callable
 
 import lightning.pytorch as pl
 import torch
@@ -8,6 +9,8 @@ import torch.nn.functional as F
 import torchmetrics
 from torch import Tensor, nn
 
+from zoo.core.gated import penalties
+from zoo.train import ranks, sharded
 from zoo.train.mix import mixup
 from zoo.train.recipe import Recipe
 
@@ -21,10 +24,16 @@ class Task(pl.LightningModule):
 
     score_name, sign = "accuracy", 1
     total_steps = 1
+    share, real = 1.0, None  # where several processes train: what this rank's mean counts, how many of its items do (None: all)
+    whole = None  # of a sharded model: the copy it is saved from
 
     def __init__(self, model: nn.Module, recipe: Recipe):
         super().__init__()
         self.model, self.recipe = model, recipe
+
+    def configure_model(self) -> None:
+        if sharded.on(self.recipe) and self.whole is None:
+            sharded.shard(self)
 
     def configure_optimizers(self):
         from timm.optim import create_optimizer_v2
@@ -33,12 +42,37 @@ class Task(pl.LightningModule):
         options = {"fallback_no_weight_decay": True} if "muon" in r.optimizer else {}
         decay = r.layer_decay if r.layer_decay < 1 else None
         optimizer = create_optimizer_v2(
-            self.model, opt=r.optimizer, lr=r.lr, weight_decay=r.weight_decay, layer_decay=decay, **options
+            self.model, opt=r.optimizer, lr=r.lr, weight_decay=r.weight_decay, layer_decay=decay,
+            param_group_fn=self.layer_rates(bool(options)) if decay else None, **options,
         )
+        if more := self.beside():
+            optimizer.add_param_group({"params": more, "weight_decay": 0.0})
         for group in optimizer.param_groups:
             group["lr"] *= group.get("lr_scale", 1.0)  # timm leaves this to its own schedulers
         steps = schedule(optimizer, r.warmup, self.total_steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": steps, "interval": "step"}}
+
+    def layer_rates(self, fallback: bool) -> Callable[[nn.Module], list[dict]] | None:
+        """Groups of parameters with rates by depth; None: timm's, by the group_matcher of the model."""
+
+    def beside(self) -> list[nn.Parameter]:
+        """What learns beside the model, as a bias of the loss does; stored in the training state, not in the checkpoint."""
+        return []
+
+    def on_train_batch_start(self, batch, _) -> None:
+        if ranks.world() > 1:
+            self.real = self.trainer.train_dataloader.real
+            self.share = ranks.share(self.mass(batch) if self.real else 0.0)
+            ranks.rest(self.model, not self.real)
+
+    def mass(self, batch) -> float:
+        """What the loss of a batch is a mean over: its items, or the sum of their weights."""
+        return len(batch[0])
+
+    def backward(self, loss: Tensor, *args, **kwargs) -> None:
+        """Adds what the gates of the model cost (zoo.core.Gated); `loss` is already a share of the batches that a step sums."""
+        cost, loss = penalties(self.model), loss * self.share
+        super().backward(loss if cost is None else loss + cost / self.recipe.accumulate, *args, **kwargs)
 
     def score(self) -> float:
         """The validation score over everything seen since the last `reset_score`."""
@@ -64,7 +98,15 @@ class Classify(Task):
         *inputs, label = batch
         if self.recipe.mixup:
             inputs, label = mixup(inputs, self.targets(label), self.recipe.mixup)
+        return self.learn(inputs, label)
+
+    def learn(self, inputs: list[Tensor], label: Tensor) -> Tensor:
+        """The loss of what the model is given, after mixup."""
         return self.loss(self.model(*inputs).float(), label)
+
+    def mass(self, batch) -> float:
+        weighted = self.class_weights is not None and not self.recipe.mixup  # torch: of blended labels the mean is over items
+        return float(self.class_weights[batch[-1]].sum()) if weighted else super().mass(batch)
 
     def targets(self, label: Tensor) -> Tensor:
         """Labels (b) as rows of a distribution over the classes (b classes)."""
@@ -90,6 +132,9 @@ class Tag(Classify):
 
     def make_metric(self, classes: int) -> torchmetrics.Metric:
         return torchmetrics.classification.MultilabelAveragePrecision(num_labels=classes)
+
+    def mass(self, batch) -> float:
+        return len(batch[0])
 
     def targets(self, label: Tensor) -> Tensor:
         return label
