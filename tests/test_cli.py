@@ -154,7 +154,8 @@ def test_a_stopped_index_build_says_how_to_go_on(capsys, tiny, tmp_path, monkeyp
 
     monkeypatch.setattr(Sync, "_store", stop)
     code, _, err = run(capsys, "index", "build", tmp_path / "p.index", tiny / "photos", "--model", tiny / "pairs.safetensors")
-    assert code == 130 and "what is done is kept: go on with zoo index build" in err
+    assert code == 130 and "finished batches are kept: go on with zoo index build" in err
+    assert "--model" in err  # else a build that starts anew would take the default one
 
 
 def test_a_long_query_is_noted_in_one_line(tiny, tmp_path):
@@ -163,3 +164,33 @@ def test_a_long_query_is_noted_in_one_line(tiny, tmp_path):
     words = [sys.executable, "-m", "zoo", "search", str(tmp_path / "p.index"), "cat " * 100]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0 and re.fullmatch(r"note: a text was cut to 64 tokens: \d+ tokens lost\n", done.stderr)
+
+
+def test_what_a_newcomer_typed_wrong_is_said(tmp_path, capsys, tiny):
+    """One line, exit code 2, nothing written: an empty query, both kinds of query, words missing for re-ranking, a wrong ending."""
+    index = tmp_path / "p.index"
+    assert run(capsys, "index", "build", index, tiny / "photos", "--model", tiny / "pairs.safetensors")[0] == 0
+    photo = next((tiny / "photos").rglob("*.png"))
+    wrong = {
+        ("search", index, " "): "one of them",
+        ("search", index, "dog", "--image", photo): "one of them",
+        ("search", index, "--image", photo, "--rerank", 4): "leave it out with --image",
+        ("embed", tiny / "pairs.safetensors", photo, "--out", tmp_path / "v.csv"): "ends in .parquet",
+        ("explain", tiny / "pairs.safetensors", ""): "ITEM is empty",
+    }
+    for command, said in wrong.items():
+        code, _, err = run(capsys, *command)
+        assert code == 2 and said in err, (command, err)
+    assert not (tmp_path / "v.csv").exists()
+
+
+def test_verify_says_once_that_the_source_is_gone(tmp_path, capsys, tiny):
+    import shutil
+
+    photos, index = tmp_path / "photos", tmp_path / "p.index"
+    shutil.copytree(tiny / "photos", photos)
+    assert run(capsys, "index", "build", index, photos, "--model", tiny / "pairs.safetensors")[0] == 0
+    shutil.rmtree(photos)
+    code, out, _ = run(capsys, "index", "verify", index, "--json")
+    problems = json.loads(out)["problems"]
+    assert code == 1 and [problem["what"] for problem in problems] == ["a source is gone"], problems

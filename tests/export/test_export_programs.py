@@ -125,6 +125,14 @@ def test_every_program_has_inputs_that_fit_its_bounds(kind):
         assert len(shapes) == 4
 
 
+def test_each_program_of_a_pair_holds_its_own_weights_only():
+    model = make("pairs")
+    held = {program.name: {name.split(".")[1] for name, _ in program.module.named_parameters()} for program in programs(model)}
+    assert held == {"text": {"text", "text_proj", "logit_scale"}, "image": {"image", "image_proj", "logit_scale"},
+                    "match": {"fusion", "logit_scale"}}
+    assert hasattr(model, "fusion") and hasattr(model, "text")  # the model itself is whole
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("to", ["torch", "onnx"])

@@ -15,6 +15,7 @@ index_app = cyclopts.App(name="index", help="Embed pictures once, to search them
 app.command(index_app)
 
 DEFAULT_MODEL = "text_image_nano.openmoji"
+SHOWN = 30  # problems that verify prints
 
 
 @index_app.command
@@ -40,7 +41,9 @@ def build(
             beside = f"beside them: zoo index add {index} {source}"
             raise UsageError(f"{index} holds the pictures of {known}, not of {source}\n"
                              f"{beside}; instead of them: zoo index build {index} {source} --rebuild")
-    again = f"zoo index build {index} {source}{' --rebuild' if rebuild else ''}"
+    options = {"--model": None if exists and not rebuild else model, "--store": store}
+    said = "".join(f" {flag} {value}" for flag, value in options.items() if value) + (" --rebuild" if rebuild else "")
+    again = f"zoo index build {index} {source}{said}"
     progress = show.Progress("indexing")
     return _told(index, again, json, lambda: retrieval.build(index, source, model, progress, rebuild=rebuild, store=store))
 
@@ -84,7 +87,7 @@ def remove(index: str, *keys: str, where: str | None = None, json: Flag = False)
 
 @index_app.command
 def verify(index: str, *, contents: Flag = False, json: Flag = False) -> int:
-    """Check INDEX: rows against files, weights, counts, doubles, damage; each problem with the command that mends it.
+    """Check INDEX: rows against files, weights, counts, doubled rows, damage; each problem with the command that mends it.
 
     --contents reads every picture and compares its sha256; else size and time are believed.
     """
@@ -92,7 +95,8 @@ def verify(index: str, *, contents: Flag = False, json: Flag = False) -> int:
 
     problems = retrieval.verify(index, contents)
     sound = f"{index}: sound, {len(retrieval.open(index))} pictures" if not problems else ""
-    out({"index": index, "problems": problems}, json, lambda: show.table(problems) if problems else sound)
+    more = f"\n... and {len(problems) - SHOWN} more; all of them: --json" if len(problems) > SHOWN else ""
+    out({"index": index, "problems": problems}, json, lambda: show.table(problems[:SHOWN]) + more if problems else sound)
     return 1 if problems else 0
 
 
@@ -112,7 +116,7 @@ def _told(index: str, again: str, json: bool, run) -> int:
     try:
         report = run()
     except KeyboardInterrupt:
-        print(f"\nstopped; what is done is kept: go on with {again}", file=sys.stderr)
+        print(f"\nstopped; finished batches are kept: go on with {again}", file=sys.stderr)
         return 130
     facts = {"index": index, "added": report.added, "changed": report.changed, "unchanged": report.unchanged,
              "removed": report.removed, "bad": [{"item": key, "reason": why} for key, why in report.bad]}
@@ -128,8 +132,10 @@ def search(
     rerank: int = 0, where: str | None = None, json: Flag = False,
 ) -> None:
     """Search INDEX by TEXT or by --image FILE; --rerank N orders the first N by cross-attention."""
-    if (text is None) == (image is None):
-        raise UsageError('search: give a text or --image FILE, e.g. zoo search photos.index "a dog on a beach"')
+    if (text is None) == (image is None) or text is not None and not text.strip():
+        raise UsageError('search: give a text or --image FILE, one of them, e.g. zoo search photos.index "a dog on a beach"')
+    if rerank and image:
+        raise UsageError("search: --rerank reads the query's words; leave it out with --image")
     from zoo import retrieval, show
 
     opened = retrieval.open(index)

@@ -56,6 +56,8 @@ def embed(
 
     if not items:
         raise UsageError("embed: give files, folders or tables, SMILES, or texts")
+    if output.suffix.lower() != ".parquet":
+        raise UsageError(f"embed: --out {output}; the vectors are written as Parquet, give a name that ends in .parquet")
     if batch_size < 1:
         raise UsageError(f"--batch-size {batch_size}: expected 1 or more")
     asked = embedding.Asked(text, column, layer, batch_size)
@@ -77,15 +79,17 @@ def explain(
 
     Pictures: heat over the picture. Sounds: the spectrogram, the attention below. Texts: word pieces. Graphs and SMILES:
     attention on the edges. Text-image models: heat per word of TEXT; in the layers image_asks, or with --query, what the
-    patches looked at in the words. Names of the layers: give a wrong one. --layer rollout: through all layers.
-    --query: the token that is asked: ROW,COL of a picture, or a pixel such as 120,80px; 1.5s of a sound; a number from 0.
-    --grid: all layers and heads at once.
+    patches looked at in the words. Names of the layers: give a wrong one. --query: the token that is asked: ROW,COL
+    of a picture, or a pixel of the model's input, 12,8px; 1.5s of a sound; a number from 0.
+    --layer rollout: through all layers, --grid: all layers and heads at once; neither of text-image models.
     """
     from zoo.explain import draw
     from zoo.explain import grid as draw_grid
 
+    if not item.strip():
+        raise UsageError("explain: ITEM is empty; give a file, a SMILES or a text")
     if grid and (layer, head, text) != (None, None, None):
-        raise UsageError("--grid shows all layers and heads; leave --layer, --head and --text out")
+        raise UsageError("--grid shows all layers and heads; leave --layer, --head, --text out (text-image models have no grid)")
     if grid:
         draw_grid(zoo.load(model), item, output, query=query)
     else:

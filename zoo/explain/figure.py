@@ -43,7 +43,7 @@ def grid(model, item, output: Path, query=None) -> None:
     """See zoo.explain.grid."""
     card = _check(model, output)
     if card.modality == "text_image":
-        raise UsageError(f"--grid: {card.name or card.model} has two kinds of tokens; give --text, --layer, --head")
+        raise UsageError(f"--grid: {card.name or card.model} has two kinds of tokens and no grid; leave --grid out, give --text")
     if query is not None and card.modality != "image":
         raise UsageError(f"query {query!r}: the grid shows all that look; leave --query or --grid out")
     from zoo.explain.heads import draw_grid

@@ -1,5 +1,6 @@
 """A model as programs on plain tensors: what torch.export is given, with axes of any length, and what it is tried on."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -48,7 +49,7 @@ class Encoder(nn.Module):
 
     def __init__(self, model: nn.Module, side: str):
         super().__init__()
-        self.model, self.side = model, side
+        self.model, self.side = _only(model, side, f"{side}_proj"), side
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         if self.side == "image":
@@ -62,10 +63,17 @@ class Match(nn.Module):
 
     def __init__(self, model: nn.Module):
         super().__init__()
-        self.model = model
+        self.model = _only(model, "fusion")
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor]:
         return (self.model.forward_match(*tensors),)
+
+
+def _only(model: nn.Module, *parts: str) -> nn.Module:
+    """The same model with the same weights, without its other parts: a program would store them all."""
+    lean = copy.copy(model)
+    lean._modules = {name: part for name, part in model._modules.items() if name in parts}
+    return lean
 
 
 def programs(model: nn.Module) -> list[Program]:

@@ -15,6 +15,7 @@ from zoo.retrieval.manifest import NEXT
 from zoo.retrieval.parts import parts
 from zoo.retrieval.store import matrix
 
+GONE = "a source is gone"
 OFF = 1e-3  # how far from 1 the length of a vector may be
 
 
@@ -49,7 +50,10 @@ def _problems(index: Index, contents: bool) -> Iterator[dict]:
     yield from _vectors(found, index.manifest["dim"], rebuild)
     if len(rows) != len(index):
         yield _problem("rows and count differ", f"{len(rows)} and {len(index)}", rebuild)
-    yield from _sources(index, rows, update)
+    sources = list(_sources(index, rows, update))
+    yield from sources
+    if any(problem["what"] == GONE for problem in sources):
+        return  # said once, not again for every picture of it
     for row in rows:
         reason = _difference(index, row, contents)
         if reason:
@@ -88,7 +92,7 @@ def _sources(index: Index, rows: list[dict], update: str) -> Iterator[dict]:
     try:
         there = [key for part in parts(index.manifest) for key in part.items.keys]
     except ZooError as error:
-        yield _problem("a source is gone", str(error).splitlines()[0], "put it back, or build the index of another folder")
+        yield _problem(GONE, str(error).splitlines()[0], "put it back, or build the index of another folder")
         return
     known = {row["key"] for row in rows} | {key for key, _ in index.manifest["unreadable"]}
     for key in there:

@@ -116,8 +116,9 @@ class Pairs(Sets):
         try:
             return open_pairs(recipe.data, split=name, captions=tuple(recipe.captions) or None)
         except ZooError as error:
-            raise ZooError(f"{error}\nthe recipe asks for captions {recipe.captions} and val {recipe.val!r}; of your own data: "
-                           "--captions COLUMN,... --val 0.1") from error
+            asked = f"captions {', '.join(recipe.captions) or '(caption, captions or text)'} and val {recipe.val}"
+            said = "say --captions COLUMN,... and --val 0.1 as your data has them"
+            raise ZooError(f"{error}\nasked for: {asked}; {said}") from error
 
     def datasets(self, recipe: Recipe) -> tuple:
         train = PairDataset(self.train, self.preprocess, recipe.augment, recipe.seed, first=recipe.first_caption)
