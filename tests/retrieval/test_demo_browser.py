@@ -36,7 +36,8 @@ def server(folder):
     environment = os.environ | {"GRADIO_ANALYTICS_ENABLED": "False", "GRADIO_TEMP_DIR": str(folder / "uploads")}
     with open(folder / "log.txt", "w") as log:
         process = subprocess.Popen(
-            [sys.executable, str(script), str(folder), "0"], stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+            [sys.executable, str(script), str(folder), "0"], stdout=subprocess.PIPE, stderr=log, text=True, env=environment,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a suite in the background ignores Ctrl-C
         )
     line = process.stdout.readline()
     found = re.fullmatch(r"demo ready at (http://127\.0\.0\.1:\d+) \(Ctrl-C stops\)\n", line)
