@@ -194,3 +194,10 @@ def test_verify_says_once_that_the_source_is_gone(tmp_path, capsys, tiny):
     code, out, _ = run(capsys, "index", "verify", index, "--json")
     problems = json.loads(out)["problems"]
     assert code == 1 and [problem["what"] for problem in problems] == ["a source is gone"], problems
+
+
+def test_flags_may_stand_before_the_items(capsys, tiny):
+    photos = sorted((tiny / "photos").rglob("*.png"))[:2]
+    code, out, _ = run(capsys, "predict", tiny / "image.safetensors", "--json", *photos)
+    assert code == 0 and len(json.loads(out)["results"]) == 2
+    assert run(capsys, "predict", tiny / "image.safetensors")[0] == 2

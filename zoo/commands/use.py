@@ -13,7 +13,7 @@ from zoo.errors import UsageError
 
 @app.command
 def predict(
-    model: str, items: Annotated[list[str], Parameter(negative=())], /, *, frames: Flag = False, threshold: float = 0.5,
+    model: str, /, *items: str, frames: Flag = False, threshold: float = 0.5,
     window: float | None = None, output: Annotated[Path | None, Parameter(name="--out")] = None, json: Flag = False,
 ) -> int:
     """Answers for ITEMS: pictures, sounds, folders of them, tables; of molecules also SMILES, or a table with them.
@@ -24,9 +24,11 @@ def predict(
     """
     from zoo import predict as predictions
 
+    if not items:
+        raise UsageError("predict: give files, folders, tables or SMILES")
     asked = predictions.Asked(frames, threshold, window)
     loaded = zoo.load(model)
-    good, bad = predictions.predict(loaded, items, asked)
+    good, bad = predictions.predict(loaded, list(items), asked)
     units = predictions.units(loaded.card)
     if output:
         predictions.write_csv(good, output, units)
