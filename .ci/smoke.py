@@ -41,6 +41,7 @@ def draw(folder: Path) -> Path:
 def search_page(url: str, query: str) -> list[str]:
     """Names of the results that a headless browser sees."""
     from selenium import webdriver
+    from selenium.common.exceptions import TimeoutException
     from selenium.webdriver.support.ui import WebDriverWait
 
     options = webdriver.ChromeOptions()
@@ -49,11 +50,19 @@ def search_page(url: str, query: str) -> list[str]:
         options.add_argument(flag)
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
     try:
-        driver.get(url)
         wait = WebDriverWait(driver, 60)
-        field = wait.until(lambda d: d.find_elements("css selector", "#zoo-query input, #zoo-query textarea"))[0]
-        field.send_keys(query + "\n")
-        wait.until(lambda d: f"“{query}”" in d.find_element("id", "zoo-status").text)
+        for last in (False, False, True):
+            driver.get(url)
+            wait.until(lambda d: d.find_elements("css selector", "#zoo-results .zoo-card"))
+            field = driver.find_element("css selector", "#zoo-query input, #zoo-query textarea")
+            field.send_keys(query + "\n")
+            try:
+                wait.until(lambda d: f"“{query}”" in d.find_element("id", "zoo-status").text)
+                break
+            except TimeoutException:  # a busy machine: a person loads the page anew
+                print("no answer; the page:", driver.find_element("tag name", "body").text[:2000], flush=True)
+                if last:
+                    raise
         names = [e.text for e in driver.find_elements("css selector", "#zoo-results .zoo-name")]
         driver.save_screenshot(os.environ.get("ZOO_SHOT", str(Path(mkdtemp()) / "page.png")))
         return names

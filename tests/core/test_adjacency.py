@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from zoo.core.adjacency import Distance, NodeAttention, Plain, Walks, biases
-from zoo.core.pairs import Pairs
+from zoo.core.pairs import Pairs, Square
 from zoo.core.walks import BUCKETS, structure
 
 N, HEADS, WIDTH = 6, 2, 4
@@ -20,7 +20,8 @@ def batch(directed: bool = False):
     """Pair features of one graph as tensors, and its pairs as a square."""
     found = structure(EDGES, N, 3, directed, "all", routes=True)
     names = "walks hops edge_pair edge_weight routes route_weight degree".split()
-    pairs = Pairs(*map(torch.from_numpy, (found.query, found.key)), index=torch.arange(N)[None], spot=torch.arange(N))
+    own = torch.arange(N)
+    pairs = Pairs(*map(torch.from_numpy, (found.query, found.key)), squares=(Square(1, N),), index=own, spot=own)
     return SimpleNamespace(**{name: torch.from_numpy(getattr(found, name)) for name in names}), pairs
 
 
@@ -39,7 +40,7 @@ def test_plain_is_the_seed_form(directed):
     a = torch.zeros(N, N)
     a[EDGES[0], EDGES[1]] = 1
     bias = biases(pairs.spread(position(data, edges)), [layer], pairs)[0]
-    assert torch.equal(bias[0], a.expand(HEADS, N, N))  # as it starts: score + A
+    assert torch.equal(bias[0][0], a.expand(HEADS, N, N))  # as it starts: score + A
     x, none = torch.randn(N, 8), torch.zeros(N, 1)
     q, k, v = (t.unflatten(-1, (HEADS, 4)) for t in layer.qkv(x).chunk(3, -1))
     scores = torch.einsum("ihd,jhd->hij", q, k) / 2 + a
@@ -53,7 +54,7 @@ def test_walks_states_written_out(directed):
     ways = 2 if directed else 1
     edges, position = torch.randn(EDGES.shape[1], WIDTH), Walks(3, ways, WIDTH, WIDTH)
     torch.nn.init.normal_(position.table)
-    states = pairs.spread(position(data, edges))[0]
+    states = pairs.spread(position(data, edges))[0][0]
     walks, hops = data.walks.view(N, N, -1), data.hops.view(N, N, -1)
     for i in range(N):
         for j in range(N):
@@ -69,7 +70,7 @@ def test_distance_is_graphormers_form():
     data, pairs = batch()
     edges, position = torch.randn(EDGES.shape[1], WIDTH), Distance(1, HEADS, WIDTH)
     bias = biases(pairs.spread(position(data, edges)), [NodeAttention(8, HEADS, None)] * 2, pairs)
-    assert len(bias) == 2 and torch.equal(bias[0], bias[1])
+    assert len(bias) == 2 and torch.equal(bias[0][0], bias[1][0])
     w, table = position.route, position.table
 
     def along(*nodes: int) -> torch.Tensor:
@@ -82,7 +83,7 @@ def test_distance_is_graphormers_form():
         (4, 2): table[3] + (along(4, 0, 1, 2) + along(4, 0, 3, 2)) / 2, (0, 5): table[17], (5, 5): table[0],
     }
     for (i, j), value in expected.items():
-        assert torch.allclose(bias[0][0, :, i, j], value, atol=1e-6), (i, j)
+        assert torch.allclose(bias[0][0][0, :, i, j], value, atol=1e-6), (i, j)
 
 
 def test_the_walks_of_the_layers_are_their_own_maps_and_values_carry_the_states():
@@ -93,11 +94,11 @@ def test_the_walks_of_the_layers_are_their_own_maps_and_values_carry_the_states(
     states = pairs.spread(position(data, edges))
     bias = biases(states, layers, pairs)
     for layer, term in zip(layers, bias):
-        assert torch.allclose(term[0], torch.einsum("ijc,hc->hij", states[0], layer.score), atol=1e-6)
+        assert torch.allclose(term[0][0], torch.einsum("ijc,hc->hij", states[0][0], layer.score), atol=1e-6)
     x, degree, layer = torch.randn(N, 8), data.degree[:, 0].float(), layers[1]
     q, k, v = (t.unflatten(-1, (HEADS, 4)) for t in layer.qkv(x).chunk(3, -1))
-    weights = (torch.einsum("ihd,jhd->hij", q, k) / 2 + bias[1][0]).softmax(-1)
-    values = v[None] + torch.einsum("ijc,hcd->ijhd", states[0], layer.value)
+    weights = (torch.einsum("ihd,jhd->hij", q, k) / 2 + bias[1][0][0]).softmax(-1)
+    values = v[None] + torch.einsum("ijc,hcd->ijhd", states[0][0], layer.value)
     y = torch.einsum("hij,ijhd->ihd", weights, values).flatten(1)
     expected = layer.proj(layer.scale[0] * y + layer.scale[1] * (1 + degree).log()[:, None] * y)
     assert torch.allclose(layer(x, pairs, bias[1], states, degree[:, None].log1p()), expected, atol=1e-5)

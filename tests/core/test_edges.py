@@ -9,7 +9,7 @@ from einops import einsum
 from zoo.core import Attention, Recorder
 from zoo.core import edges as edges_module
 from zoo.core.edges import edge_kernel
-from zoo.core.pairs import Pairs, layer_scores, pair_attention
+from zoo.core.pairs import Pairs, Square, layer_scores, pair_attention
 
 NODES, HEADS, DIM, WIDTH = 7, 3, 4, 5
 
@@ -44,8 +44,8 @@ def squares(pairs: Pairs) -> Pairs:
     """The same pairs as one square with a mask."""
     mask = torch.zeros(1, 1, NODES, NODES, dtype=torch.bool)
     mask[0, 0, pairs.query, pairs.key] = True
-    return Pairs(pairs.query, pairs.key, index=torch.arange(NODES)[None], place=pairs.query * NODES + pairs.key,
-                 spot=torch.arange(NODES), mask=mask)
+    return Pairs(pairs.query, pairs.key, squares=(Square(1, NODES, mask),), index=torch.arange(NODES),
+                 place=pairs.query * NODES + pairs.key, spot=torch.arange(NODES))
 
 
 def in_squares(pairs: Pairs, qkv, bias, states, value):

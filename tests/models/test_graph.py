@@ -9,7 +9,7 @@ pytest.importorskip("torch_geometric")
 
 from small_graphs import GRAPHS, SETTINGS, Data, build, graph, union  # noqa: E402
 
-from zoo.core.pairs import Pairs  # noqa: E402
+from zoo.core.pairs import Pairs, Square  # noqa: E402
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -88,8 +88,8 @@ def as_squares(batch) -> object:
     n, pairs = len(batch.graph) + batch.virtual, batch.pairs
     mask = torch.zeros(1, 1, n, n, dtype=torch.bool)
     mask[0, 0, pairs.query, pairs.key] = True
-    return replace(batch, pairs=Pairs(pairs.query, pairs.key, index=torch.arange(n)[None], place=pairs.query * n + pairs.key,
-                                      spot=torch.arange(n), mask=mask))
+    return replace(batch, pairs=Pairs(pairs.query, pairs.key, squares=(Square(1, n, mask),), index=torch.arange(n),
+                                      place=pairs.query * n + pairs.key, spot=torch.arange(n)))
 
 
 @pytest.mark.parametrize("name", [name for name in SETTINGS if name.startswith("edges")])

@@ -21,8 +21,9 @@ def test_nodes_edges_and_pairs_are_packed_in_order():
     assert torch.equal(batch.edge_index, torch.cat([graphs[0].edge_index, graphs[1].edge_index + 3], 1))
     assert batch.links.tolist() == [[3], [7]]
     pairs = batch.pairs
-    assert pairs.index.shape == (2, 5) and pairs.mask.tolist() == [[[[True] * 3 + [False] * 2]], [[[True] * 5]]]
-    found = pairs.spread(torch.stack([pairs.query, pairs.key], 1) + 1)  # each pair lies in its own cell
+    (square,) = pairs.squares
+    assert (square.graphs, square.nodes) == (2, 5) and square.mask.tolist() == [[[[True] * 3 + [False] * 2]], [[[True] * 5]]]
+    (found,) = pairs.spread(torch.stack([pairs.query, pairs.key], 1) + 1)  # each pair lies in its own cell
     for g, (n, first) in enumerate([(3, 0), (5, 3)]):
         nodes = torch.arange(first, first + n) + 1
         assert torch.equal(found[g, :n, :n], torch.cartesian_prod(nodes, nodes).view(n, n, 2))
@@ -58,7 +59,29 @@ def test_a_graph_takes_the_path_of_its_own_size_whatever_its_companions():
     together = model(model.collate([small, big, small]))
     for i, g in enumerate([small, big, small]):
         assert (model(model.collate([g]))[0] - together[i]).abs().max() < 1e-5
-    assert model.collate([small]).pairs.index is not None and model.collate([big]).pairs.index is None
+    assert model.collate([small]).pairs.squares and not model.collate([big]).pairs.squares
+
+
+@pytest.mark.parametrize("virtual", [False, True])
+@torch.no_grad()
+def test_many_graphs_lie_in_squares_of_similar_size_and_answer_as_alone(virtual):
+    sizes = [40, 3, 21, 1, 39, 22, 2, 20, 38, 4, 19, 41] * 4
+    graphs = [graph(n, n + 2 if n > 4 else n - 1, seed) for seed, n in enumerate(sizes)]
+    model = build(virtual_node=virtual)
+    batch = model.collate(graphs)
+    squares = batch.pairs.squares
+    assert [square.graphs for square in squares] == [16, 16, 16] and [square.nodes - virtual for square in squares] == [4, 22, 41]
+    together = model(batch)
+    for i, g in enumerate(graphs[:12]):
+        assert (model(model.collate([g]))[0] - together[i]).abs().max() < 1e-5
+    pairs = batch.pairs
+    nodes = torch.arange(sum(sizes) + virtual * len(sizes))
+    assert torch.equal(pairs.nodes(list(pairs.rows(nodes))), nodes)
+    cells = torch.cat([part.flatten(0, 2) for part in pairs.spread(torch.stack([pairs.query, pairs.key], 1) + 1)])
+    rows = [part - 1 for part in (cells[:, 0], cells[:, 1])]
+    owner = torch.cat([batch.graph, torch.arange(batch.virtual)])
+    filled = cells[:, 0] > 0
+    assert filled.sum() == len(pairs.query) and torch.equal(owner[rows[0][filled]], owner[rows[1][filled]])
 
 
 def test_too_many_pairs_are_refused_with_the_numbers_before_any_memory_is_taken():

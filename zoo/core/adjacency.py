@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from zoo.core.attention import Attention
 from zoo.core.linear import LinearAttention
-from zoo.core.pairs import Pairs, layer_scores, pair_attention
+from zoo.core.pairs import Pairs, Spread, layer_scores, pair_attention
 from zoo.core.walks import BUCKETS, HOPS, ROUTE, UNKNOWN, UNREACHABLE
 
 FAR_AWAY = 2**30  # hops between nodes without a path
@@ -39,11 +39,11 @@ class Walks(nn.Module):
         nn.init.normal_(self.table, std=0.2)
 
     def forward(self, batch, edges: Tensor) -> Tensor:
-        states = self.steps(batch.walks.to(self.table.dtype)) + _look_up(self.table, batch.hops)
+        states = torch.addmm(_look_up(self.table, batch.hops), batch.walks.to(self.table.dtype), self.steps.weight.mT)
         edges = weighed(edges, batch.edge_weight)
         for way, project in enumerate(self.edges):
             states = states.index_add(0, batch.edge_pair[:, way], project(edges).to(states.dtype))
-        return self.norm(states + self.mix(F.gelu(states)))
+        return self.norm(self.mix(F.gelu(states)).add_(states))
 
     def score(self, heads: int) -> Tensor:
         """First weights (heads c) of a layer's map of the states to its heads; no bias: a constant cancels in the softmax."""
@@ -132,11 +132,12 @@ def _closed(far: int, sees: int) -> Tensor:
     return torch.where(hops > sees, -1e4, 0.0).unsqueeze(1)
 
 
-def biases(states: Tensor, layers: list["NodeAttention"], pairs: Pairs) -> tuple[Tensor, ...]:
-    """What each layer adds to its scores, from the spread states of the pairs; one tensor for all layers that have no map."""
+def biases(states: Spread, layers: list["NodeAttention"], pairs: Pairs) -> tuple[Spread, ...]:
+    """What each layer adds to its scores, from the spread states of the pairs; one for all layers that have no map."""
     if layers[0].score is not None:
         return layer_scores(states, [layer.score for layer in layers], pairs)
-    same = torch.eye(states.shape[-1], dtype=states.dtype, device=states.device)
+    like = states[0] if pairs.squares else states
+    same = torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
     return layer_scores(states, [same], pairs) * len(layers)
 
 
@@ -155,7 +156,7 @@ class NodeAttention(Attention):
         self.value = nn.Parameter(torch.randn(heads, value_dim, dim // heads) * value_dim**-0.5) if value_dim else None
         self.scale = nn.Parameter(torch.stack([torch.ones(dim), torch.zeros(dim)]))
 
-    def forward(self, x: Tensor, pairs: Pairs, bias: Tensor, states: Tensor, log_degree: Tensor) -> Tensor:
+    def forward(self, x: Tensor, pairs: Pairs, bias: Spread, states: Spread, log_degree: Tensor) -> Tensor:
         qkv = rearrange(self.qkv(x), "n (three h d) -> n three h d", three=3, h=self.heads)
         if self.temperature is not None:
             qkv = torch.cat([self.temperature(qkv[:, :1].transpose(1, 2)).transpose(1, 2), qkv[:, 1:]], 1)

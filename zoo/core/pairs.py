@@ -16,62 +16,96 @@ from zoo.core.edges import edge_attention
 
 
 @dataclass(frozen=True)
+class Square:
+    """`graphs` graphs of up to `nodes` nodes each, which all see each other; mask: bool (b 1 1 n) or (b 1 n n), None where
+    nothing is padded, with an open key in every row."""
+
+    graphs: int
+    nodes: int
+    mask: Tensor | None = None
+
+    def to(self, device) -> "Square":
+        return to_device(self, device)
+
+
+@dataclass(frozen=True)
 class Pairs:
     """P pairs of packed nodes: node query[p] sees node key[p].
 
-    query, key (P,). Small graphs have a square of n nodes each: index (b n) packed node of a place of the square (padding: any
-    node of the same graph), place (P,) of a pair in the flattened (b n n), None where pair p has place p, spot (nodes,) of a
-    node in the flattened (b n), and mask, bool (b 1 1 n) or (b 1 n n), None where nothing is padded, with an open key in every
-    row. Otherwise index is None, pairs are sorted by query, and the pairs of node i are the rows offsets[i] .. offsets[i + 1].
+    query, key (P,). Small graphs lie in `squares`, those of similar size in one, and the squares one after another: index (sum
+    of b n) packed node of a row (padding: any node of the same graph), place (P,) of a pair in the cells (sum of b n n), None
+    where pair p has place p, and spot (nodes,) of a node in the rows. Otherwise squares is (), pairs are sorted by query, and
+    the pairs of node i are the rows offsets[i] .. offsets[i + 1].
     """
 
     query: Tensor
     key: Tensor
     offsets: Tensor | None = None
+    squares: tuple[Square, ...] = ()
     index: Tensor | None = None
     place: Tensor | None = None
     spot: Tensor | None = None
-    mask: Tensor | None = None
 
     def to(self, device) -> "Pairs":
         return to_device(self, device)
 
-    def spread(self, values: Tensor) -> Tensor:
-        """Values of the pairs (P c) where attention wants them: squares (b n n c) with 0 in the padding, or as they are."""
-        if self.index is None:
+    def spread(self, values: Tensor) -> "Spread":
+        """Values of the pairs (P c) as attention takes them: (b n n c) of each square with 0 in the padding, or as they are."""
+        if not self.squares:
             return values
-        b, n = self.index.shape
         if self.place is not None:
-            values = values.new_zeros(b * n * n, values.shape[1]).index_copy(0, self.place, values)
-        return rearrange(values, "(b i j) c -> b i j c", b=b, i=n, j=n)
+            cells = sum(square.graphs * square.nodes**2 for square in self.squares)
+            values = values.new_zeros(cells, values.shape[1]).index_copy(0, self.place, values)
+        parts = values.split([square.graphs * square.nodes**2 for square in self.squares])
+        return tuple(rearrange(part, "(b i j) c -> b i j c", b=square.graphs, i=square.nodes, j=square.nodes)
+                     for part, square in zip(parts, self.squares))
+
+    def rows(self, values: Tensor) -> tuple[Tensor, ...]:
+        """Values of the nodes (nodes ...) in the rows (b n ...) of each square."""
+        parts = values.index_select(0, self.index).split([square.graphs * square.nodes for square in self.squares])
+        return tuple(part.unflatten(0, (square.graphs, square.nodes)) for part, square in zip(parts, self.squares))
+
+    def nodes(self, rows: list[Tensor]) -> Tensor:
+        """Back from the rows (b n ...) of each square to the nodes."""
+        rows = [part.flatten(0, 1) for part in rows]
+        return (torch.cat(rows) if len(rows) > 1 else rows[0]).index_select(0, self.spot)
+
+
+Spread = Tensor | tuple[Tensor, ...]  # of all pairs, or of the pairs of each square
 
 
 def to_device(data, device):
-    """A copy of a dataclass whose tensors (and parts with `to`) lie on `device`."""
+    """A copy of a dataclass whose tensors (and parts with `to`, alone or in a tuple) lie on `device`."""
     parts = {field.name: getattr(data, field.name) for field in fields(data)}
-    return replace(data, **{name: part.to(device) for name, part in parts.items() if hasattr(part, "to")})
+    moved = {name: part.to(device) for name, part in parts.items() if hasattr(part, "to")}
+    moved |= {name: tuple(item.to(device) for item in part) for name, part in parts.items() if isinstance(part, tuple)}
+    return replace(data, **moved)
 
 
-def layer_scores(states: Tensor, weights: list[Tensor], pairs: Pairs) -> tuple[Tensor, ...]:
-    """The bias of every layer at once: states as of `Pairs.spread`, weights (h c) of each layer -> (b h n n) or (P h) each.
+def layer_scores(states: Spread, weights: list[Tensor], pairs: Pairs) -> tuple[Spread, ...]:
+    """The bias of every layer at once: states as of `Pairs.spread`, weights (h c) of each layer -> for each layer (b h n n) of
+    each square, or (P h).
 
     One product for all layers is cheaper than one for the few heads of each. In squares the padding is -inf, once a batch.
     """
     weight = torch.cat(weights)
-    if pairs.index is None:
+    if not pairs.squares:
         return rearrange(F.linear(states, weight), "p (layer h) -> layer p h", layer=len(weights)).unbind(0)
-    n = states.shape[1]
-    if torch.compiler.is_exporting():  # @ would ask whether a batch of any size is 1
-        scores = rearrange(F.linear(states, weight), "b i j c -> b c (i j)")
+    return tuple(zip(*(_square_scores(own, weight, len(weights), square) for own, square in zip(states, pairs.squares))))
+
+
+def _square_scores(states: Tensor, weight: Tensor, layers: int, square: Square) -> tuple[Tensor, ...]:
+    """States (b i j c), weight (layer h, c) -> (b h i j) of each layer, which lies in one piece of (h b i j)."""
+    states = rearrange(states, "b i j c -> c (b i j)")
+    if square.mask is None:
+        scores = weight @ states
     else:
-        scores = weight @ rearrange(states, "b i j c -> b c (i j)")  # this order leaves each layer's squares in one piece
-    scores = rearrange(scores, "b (layer h) (i j) -> b layer h i j", layer=len(weights), i=n, j=n)
-    if pairs.mask is not None:
-        scores = scores + torch.zeros_like(pairs.mask, dtype=scores.dtype).masked_fill_(~pairs.mask, float("-inf")).unsqueeze(1)
-    return scores.unbind(1)
+        closed = torch.zeros_like(square.mask, dtype=states.dtype).masked_fill_(~square.mask, float("-inf"))
+        scores = torch.addmm(closed.expand(-1, -1, square.nodes, -1).reshape(1, -1), weight, states)
+    return rearrange(scores, "(layer h) (b i j) -> layer b h i j", layer=layers, i=square.nodes, j=square.nodes).unbind(0)
 
 
-def pair_attention(qkv: Tensor, pairs: Pairs, bias: Tensor | None, states: Tensor | None = None, value: Tensor | None = None,
+def pair_attention(qkv: Tensor, pairs: Pairs, bias: Spread | None, states: Spread | None = None, value: Tensor | None = None,
                    method: Callable = attend) -> Tensor:
     """out_i = sum_j a_ij (v_j + states_ij value), a_i = softmax over the pairs of i of (q_i k_j / sqrt(d) + bias_ij).
 
@@ -81,15 +115,23 @@ def pair_attention(qkv: Tensor, pairs: Pairs, bias: Tensor | None, states: Tenso
     """
     if qkv.shape[0] == 0:
         return qkv[:, 2]
-    if pairs.index is None:
+    if not pairs.squares:
         return edge_attention(qkv, pairs.query, pairs.key, pairs.offsets, bias, states, value, method)
-    b, n = pairs.index.shape
-    q, k, v = rearrange(qkv.index_select(0, pairs.index.flatten()), "(b n) three h d -> three b h n d", b=b, n=n)
-    mask = None if method is attend else pairs.mask  # the bias has it too
+    none = (None,) * len(pairs.squares)
+    rows = zip(pairs.rows(qkv), pairs.squares, none if bias is None else bias, none if value is None else states)
+    out = pairs.nodes([_in_square(*row, method) for row in rows])
     if value is None:
-        out = method(q, k, v, mask, bias)
-    else:
-        weights = (weigh if method is attend else method.weigh)(q, k, mask, bias).to(v.dtype)
-        seen = einsum(weights, states.to(v.dtype), "b h i j, b i j p -> b h i p")
-        out = weights @ v + einsum(seen, value.to(v.dtype), "b h i p, h p d -> b h i d")
-    return rearrange(out, "b h n d -> (b n) h d").index_select(0, pairs.spot)
+        return out
+    own, seen = out.tensor_split([qkv.shape[-1]], -1)
+    return own + einsum(seen, value.to(seen.dtype), "n h p, h p d -> n h d")
+
+
+def _in_square(qkv: Tensor, square: Square, bias: Tensor | None, states: Tensor | None, method: Callable) -> Tensor:
+    """qkv (b n 3 h d) -> sum of a_ij v_j, and with states (b n n p) beside it that of a_ij states_ij: (b n h d + p)."""
+    q, k, v = rearrange(qkv, "b n three h d -> three b h n d")
+    mask = None if method is attend else square.mask  # the bias has it too
+    if states is None:
+        return rearrange(method(q, k, v, mask, bias), "b h n d -> b n h d")
+    weights = (weigh if method is attend else method.weigh)(q, k, mask, bias).to(v.dtype)
+    seen = rearrange(weights, "b h i j -> b i h j") @ states.to(v.dtype)
+    return torch.cat([rearrange(weights @ v, "b h n d -> b n h d"), seen], -1)

@@ -130,7 +130,7 @@ def _graph(_model, _name: str, weights: Tensor, call: tuple) -> Map:
     """Squares (1 h n n) or pairs along edges (P h), see zoo.core.pairs."""
     x, pairs, *_ = call[1]
     n, listed = len(x), torch.stack([pairs.query, pairs.key]).cpu()
-    if pairs.index is None:
+    if not pairs.squares:
         return Map((n,), 1.0, rearrange(weights, "p h -> h 1 p"), lambda some: _scattered(some[:, 0], listed, n), listed)
     spot = pairs.spot.cpu()
     return Map((n,), 1.0, weights, lambda some: some[0][:, spot][:, :, spot])

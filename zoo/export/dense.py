@@ -15,7 +15,7 @@ from einops import rearrange, repeat
 from torch import Tensor, nn
 
 from zoo.core.adjacency import Plain, Walks
-from zoo.core.pairs import Pairs
+from zoo.core.pairs import Pairs, Square
 from zoo.core.walks import HOPS, UNREACHABLE
 from zoo.errors import ZooError
 from zoo.models.graph_batch import GraphBatch
@@ -81,7 +81,7 @@ class DenseGraph(nn.Module):
             walks=torch.stack([step.flatten() for step in walks], 1) if walks else a.new_zeros(query.shape[0], 0),
             hops=torch.stack([hops(way).flatten() for way in ways], 1),
             routes=pair.new_zeros(0, 3), route_weight=a.new_zeros(0),
-            pairs=Pairs(query, key, index=index, spot=place, mask=rearrange(seen, "b n -> b 1 1 n")),
+            pairs=Pairs(query, key, squares=(Square(b, n, rearrange(seen, "b n -> b 1 1 n")),), index=place, spot=place),
         )
 
     def _smooth(self, x: Tensor, a: Tensor) -> Tensor:
@@ -100,7 +100,8 @@ class DenseSum(nn.Module):
         self.proj = proj
 
     def forward(self, x: Tensor, edges: Tensor, batch: GraphBatch) -> Tensor:
-        b, n = batch.pairs.index.shape
+        square = batch.pairs.squares[0]
+        b, n = square.graphs, square.nodes
         there = rearrange(edges, "(b i j) d -> b i j d", b=b, i=n)
         weight = rearrange(batch.edge_weight, "(b i j) -> b i j 1", b=b, i=n)
         message = F.relu(rearrange(x, "(b i) d -> b i 1 d", b=b) + there) * weight

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.core.pairs import Pairs, to_device
+from zoo.core.pairs import Pairs, Square, to_device
 from zoo.core.walks import DENSE_NODES, FROM_VIRTUAL, IN_VIRTUAL, TO_VIRTUAL, Structure, structure
 from zoo.errors import ZooError
 
 PATHS = ("auto", "dense", "edges")
+GROUP_PAIRS = 4096  # what one more square costs, in padded pairs (measured: 3 to 6 squares of 128 molecules are equally fast)
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,8 @@ class Collate:
             order = np.argsort(query, kind="stable")
             rows[order] = np.arange(len(order))  # where a pair went
             query, key, hops, walks = query[order], key[order], hops[order], walks[order]
-            plan = {"offsets": np.searchsorted(query, np.arange(nodes + 1))}
-        pairs = Pairs(**{name: _tensor(value) for name, value in {"query": query, "key": key, **plan}.items()})
+            plan = {"offsets": _tensor(np.searchsorted(query, np.arange(nodes + 1)))}
+        pairs = Pairs(_tensor(query), _tensor(key), **plan)
         edges = np.concatenate([[0], np.cumsum([len(part.edge_weight) for part in parts])]).astype(np.int64)
         weight = _join([part.edge_weight for part in parts], (0,), np.float32)
         routes = _join([part.routes + [a, e, 0] for part, a, e in zip(parts, shift, edges)], (0, 3), np.int64)
@@ -134,13 +135,13 @@ class Collate:
         return "all" if self.path == "dense" else "edges"
 
     def _estimate(self, sizes: np.ndarray, scopes: list[str], whole: bool) -> None:
-        squares = np.array([n + self.virtual for n, scope in zip(sizes, scopes) if scope == "all"], float)
-        if not len(squares):
+        full = np.array([n + self.virtual for n, scope in zip(sizes, scopes) if scope == "all"], np.int64)
+        if not len(full):
             return
-        need = self.pair_bytes * float(len(squares) * squares.max() ** 2 if whole else (squares**2).sum())
+        need = self.pair_bytes * float(sum(padded(full[group]) for group in similar(full)) if whole else (full**2).sum())
         if need > self.limit_bytes:
             raise ZooError(
-                f"{len(squares)} graphs of up to {int(squares.max())} nodes: all pairs need about {need / 2**30:.1f} GiB, "
+                f"{len(full)} graphs of up to {full.max()} nodes: all pairs need about {need / 2**30:.1f} GiB, "
                 f"allowed are {self.limit_bytes / 2**30:.1f} GiB;\nuse smaller batches (zoo.data.buckets.PairBudget), or "
                 "path='edges' for attention along edges only")
 
@@ -166,22 +167,37 @@ class Collate:
 
 def _squares(sizes: np.ndarray, first: np.ndarray, query: np.ndarray, key: np.ndarray, virtual: bool) -> dict:
     """The plan of `Pairs` for graphs whose nodes all see each other."""
-    b, full = len(sizes), sizes + virtual
-    n = int(full.max(initial=0))
-    column = np.arange(n)
-    last = np.where(full > 0, first[:-1], 0)[:, None]  # padding repeats the first node of its own graph
-    index = np.where(column < sizes[:, None], first[:-1, None] + column, last)
-    graph, local = np.repeat(np.arange(b), sizes), np.arange(first[-1]) - np.repeat(first[:-1], sizes)
+    full, squares, index = sizes + virtual, [], []
+    row, cell, width = (np.zeros_like(sizes) for _ in range(3))  # where each graph begins, and the nodes of its square
+    rows = cells = 0
+    for graphs in similar(full):
+        b, n = len(graphs), int(full[graphs].max(initial=1))
+        row[graphs], cell[graphs], width[graphs] = rows + n * np.arange(b), cells + n * n * np.arange(b), n
+        rows, cells = rows + b * n, cells + b * n * n
+        own = np.minimum(np.arange(n), np.maximum(full[graphs, None] - 1, 0))  # padding repeats the last one
+        own = np.where(own < sizes[graphs, None], first[graphs, None] + own, first[-1] + graphs[:, None] * virtual)
+        index.append(np.minimum(own, max(first[-1] + virtual * len(sizes) - 1, 0)).ravel())
+        real = np.arange(n) < np.maximum(full[graphs], 1)[:, None]  # a graph without nodes has one open place: nothing is NaN
+        squares.append(Square(b, n, None if real.all() else _tensor(real[:, None, None])))
+    graph, local = np.repeat(np.arange(len(sizes)), sizes), np.arange(first[-1]) - np.repeat(first[:-1], sizes)
     if virtual:
-        index[np.arange(b), sizes] = first[-1] + np.arange(b)
-        index = np.where(column < full[:, None], index, index[np.arange(b), sizes][:, None])
-        graph, local = np.concatenate([graph, np.arange(b)]), np.concatenate([local, sizes])
-    spot = graph * n + local
-    place = spot[query] * n + local[key]
-    real = column < np.maximum(full, 1)[:, None]  # a graph without nodes has one open place, so that nothing is NaN
-    in_order = len(place) == b * n * n and (place == np.arange(len(place))).all()
-    mask = None if real.all() else real[:, None, None]
-    return {"index": index, "spot": spot, "place": None if in_order else place, "mask": mask}
+        graph, local = np.concatenate([graph, np.arange(len(sizes))]), np.concatenate([local, sizes])
+    place = cell[graph][query] + local[query] * width[graph][query] + local[key]
+    in_order = len(place) == cells and (place == np.arange(len(place))).all()
+    return {"squares": tuple(squares), "index": _tensor(np.concatenate(index)), "spot": _tensor(row[graph] + local),
+            "place": None if in_order else _tensor(place)}
+
+
+def padded(sizes: np.ndarray) -> int:
+    """Pairs of a square of graphs."""
+    return len(sizes) * int(sizes.max(initial=1)) ** 2
+
+
+def similar(sizes: np.ndarray) -> list[np.ndarray]:
+    """Graphs in up to 4 groups of similar size, to be padded each to its own largest: as many as save more than they cost."""
+    order = np.argsort(sizes, kind="stable")
+    ways = [np.array_split(order, groups) for groups in range(1, max(1, min(4, len(sizes))) + 1)]
+    return min(ways, key=lambda groups: sum(padded(sizes[group]) + GROUP_PAIRS for group in groups))
 
 
 def _columns(graphs: list, first: np.ndarray) -> dict[str, Tensor]:

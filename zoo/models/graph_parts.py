@@ -59,7 +59,7 @@ class EdgeSum(nn.Module):
 
     def forward(self, x: Tensor, edges: Tensor, batch: GraphBatch) -> Tensor:
         source, target = batch.edge_index
-        message = weighed(F.relu(x.index_select(0, source) + edges), batch.edge_weight)
+        message = weighed(x.index_select(0, source).add_(edges).relu_(), batch.edge_weight)
         return self.proj(x.index_add(0, target, message.to(x.dtype)))
 
 
@@ -80,7 +80,7 @@ class GraphBlock(Block):
         if self.local is not None:
             branch = branch + self.local(y, edges, batch)
         x = x + self.dropout(branch)
-        return x + self.dropout(self.mlp(self.norm2(x)))
+        return x + self.dropout(self.mlp(self.norm2(x))) if self.training else self.mlp(self.norm2(x), x)
 
 
 def pool_sum(x: Tensor, batch: GraphBatch) -> Tensor:
