@@ -13,6 +13,7 @@ from torch import Tensor
 
 from zoo.core.attention import attend, weigh
 from zoo.core.edges import edge_attention
+from zoo.core.recorder import recorder
 
 
 @dataclass(frozen=True)
@@ -128,10 +129,21 @@ def pair_attention(qkv: Tensor, pairs: Pairs, bias: Spread | None, states: Sprea
 
 def _in_square(qkv: Tensor, square: Square, bias: Tensor | None, states: Tensor | None, method: Callable) -> Tensor:
     """qkv (b n 3 h d) -> sum of a_ij v_j, and with states (b n n p) beside it that of a_ij states_ij: (b n h d + p)."""
-    q, k, v = rearrange(qkv, "b n three h d -> three b h n d")
-    mask = None if method is attend else square.mask  # the bias has it too
     if states is None:
-        return rearrange(method(q, k, v, mask, bias), "b h n d -> b n h d")
-    weights = (weigh if method is attend else method.weigh)(q, k, mask, bias).to(v.dtype)
-    seen = rearrange(weights, "b h i j -> b i h j") @ states.to(v.dtype)
-    return torch.cat([rearrange(weights @ v, "b h n d -> b n h d"), seen], -1)
+        q, k, v = rearrange(qkv, "b n three h d -> three b h n d")
+        return rearrange(method(q, k, v, None if method is attend else square.mask, bias), "b h n d -> b n h d")
+    q, k, v = rearrange(qkv, "b n three h d -> three h b n d")
+    weights = _weights(q, k, square, bias, method).to(v.dtype)
+    own = rearrange(torch.bmm(weights.flatten(0, 1), v.flatten(0, 1)), "(h b) n d -> b n h d", h=q.shape[0])
+    seen = rearrange(weights, "h b i j -> (b i) h j") @ rearrange(states.to(v.dtype), "b i j p -> (b i) j p")
+    return torch.cat([own, seen.view(*own.shape[:3], -1)], -1)
+
+
+def _weights(q: Tensor, k: Tensor, square: Square, bias: Tensor, method: Callable) -> Tensor:
+    """q, k (h b n d), bias (b h n n), which holds the mask -> (h b n n). Scores and bias in one pass where nobody records."""
+    h = q.shape[0]
+    if method is attend and recorder() is None and q.dtype == bias.dtype and q.dtype in (torch.float32, torch.float64):
+        q, k, bias = q.flatten(0, 1), k.flatten(0, 1), rearrange(bias, "b h i j -> (h b) i j")
+        return rearrange(torch.baddbmm(bias, q, k.mT, alpha=q.shape[-1] ** -0.5).softmax(-1), "(h b) i j -> h b i j", h=h)
+    ask, mask = (weigh, None) if method is attend else (method.weigh, square.mask)
+    return ask(q.transpose(0, 1), k.transpose(0, 1), mask, bias).transpose(0, 1)
