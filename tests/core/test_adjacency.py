@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from zoo.core.adjacency import Distance, NodeAttention, Plain, Walks, biases
-from zoo.core.pairs import Pairs, Square
+from zoo.core.packed import Square
+from zoo.core.pairs import Pairs
 from zoo.core.walks import BUCKETS, structure
 
 N, HEADS, WIDTH = 6, 2, 4

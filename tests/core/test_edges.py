@@ -9,7 +9,8 @@ from einops import einsum
 from zoo.core import Attention, Recorder
 from zoo.core import edges as edges_module
 from zoo.core.edges import edge_kernel
-from zoo.core.pairs import Pairs, Square, layer_scores, pair_attention
+from zoo.core.packed import Square
+from zoo.core.pairs import Pairs, layer_scores, pair_attention
 
 NODES, HEADS, DIM, WIDTH = 7, 3, 4, 5
 

@@ -9,7 +9,8 @@ pytest.importorskip("torch_geometric")
 
 from small_graphs import GRAPHS, SETTINGS, Data, build, graph, union  # noqa: E402
 
-from zoo.core.pairs import Pairs, Square  # noqa: E402
+from zoo.core.packed import Square  # noqa: E402
+from zoo.core.pairs import Pairs  # noqa: E402
 
 
 @pytest.mark.parametrize("name", SETTINGS)

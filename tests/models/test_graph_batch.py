@@ -22,7 +22,7 @@ def test_nodes_edges_and_pairs_are_packed_in_order():
     assert batch.links.tolist() == [[3], [7]]
     pairs = batch.pairs
     (square,) = pairs.squares
-    assert (square.graphs, square.nodes) == (2, 5) and square.mask.tolist() == [[[[True] * 3 + [False] * 2]], [[[True] * 5]]]
+    assert (square.items, square.tokens) == (2, 5) and square.mask.tolist() == [[[[True] * 3 + [False] * 2]], [[[True] * 5]]]
     (found,) = pairs.spread(torch.stack([pairs.query, pairs.key], 1) + 1)  # each pair lies in its own cell
     for g, (n, first) in enumerate([(3, 0), (5, 3)]):
         nodes = torch.arange(first, first + n) + 1
@@ -70,13 +70,13 @@ def test_many_graphs_lie_in_squares_of_similar_size_and_answer_as_alone(virtual)
     model = build(virtual_node=virtual)
     batch = model.collate(graphs)
     squares = batch.pairs.squares
-    assert [square.graphs for square in squares] == [16, 16, 16] and [square.nodes - virtual for square in squares] == [4, 22, 41]
+    assert [square.items for square in squares] == [16, 16, 16] and [square.tokens - virtual for square in squares] == [4, 22, 41]
     together = model(batch)
     for i, g in enumerate(graphs[:12]):
         assert (model(model.collate([g]))[0] - together[i]).abs().max() < 1e-5
     pairs = batch.pairs
     nodes = torch.arange(sum(sizes) + virtual * len(sizes))
-    assert torch.equal(pairs.nodes(list(pairs.rows(nodes))), nodes)
+    assert torch.equal(pairs.join(list(pairs.rows(nodes))), nodes)
     cells = torch.cat([part.flatten(0, 2) for part in pairs.spread(torch.stack([pairs.query, pairs.key], 1) + 1)])
     rows = [part - 1 for part in (cells[:, 0], cells[:, 1])]
     owner = torch.cat([batch.graph, torch.arange(batch.virtual)])

@@ -115,7 +115,7 @@ class Attention(nn.Module):
     that scales q (scale.py); `gain` that of the Xavier start of q and k (None: torch's own start of a linear layer). In words
     that a recipe can hold: forms.py.
     `mask` marks real tokens: (b *axes) for self-attention, (b m) of the context for cross-attention; `keys_values` of a context
-    may take its place. With an `order` (order.py) x is the rows (w n) of its windows, and so is the output.
+    may take its place. With an `order` (order.py, packed.py) x is its rows (rows dim), and so is the output.
     Raises ValueError when dim is not divisible by heads, or the pattern has limits for another number of heads.
     """
 
@@ -154,8 +154,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, context: Tensor | tuple | None = None, mask: Tensor | None = None, order=None) -> Tensor:
         if order is not None:
-            qkv = rearrange(self.qkv(x), "(w n) (three h d) -> three w h n d", three=3, n=order.tokens, h=self.heads)
-            return self.proj(rearrange(order.look(self._look, qkv, self.position), "w h n d -> (w n) (h d)"))
+            return self.proj(order.look(self._look, self.qkv(x), self.heads, self.position))
         if context is not None:
             return self.proj(self._merge(self._cross(x, context, mask)))
         x = blank(x, mask)

@@ -25,7 +25,7 @@ class Block(nn.Module):
     """Pre-norm transformer block: x = x + attn(norm1(x)); x = x + mlp(norm2(x)). Source: Xiong et al. 2020.
 
     x (b *axes dim); `mask` (b *axes) marks real tokens, padding may hold anything. `drop_path` skips a branch of an
-    item at training. With an `order` (order.py) x is its rows (rows dim).
+    item at training. With an `order` (order.py, packed.py) x is its rows (rows dim).
     """
 
     def __init__(self, attn: Attention, dim: int, mlp_ratio: float = 4.0, drop_path: float = 0.0, eps: float = 1e-5):
@@ -46,10 +46,12 @@ class Block(nn.Module):
 class PostNormBlock(Block):
     """x = norm1(x + attn(x)); x = norm2(x + mlp(x)). Only for imported weights (BERT). Source: Devlin et al. 2019."""
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None, order=None) -> Tensor:
         x = blank(x, mask)
-        x = self.norm1(x + self.drop_path(self.attn(x, mask=mask)))
-        return self.norm2(x + self.drop_path(self.mlp(x)))
+        x = self.norm1(x + self.drop_path(self.attn(x, mask=mask, order=order), order))
+        if not self.training:
+            return self.norm2(self.mlp(x, x))
+        return self.norm2(x + self.drop_path(self.mlp(x), order))
 
 
 class CrossBlock(nn.Module):

@@ -15,6 +15,7 @@ from math import prod
 from weakref import WeakKeyDictionary
 
 import torch
+from einops import rearrange
 from torch import Tensor
 
 from zoo.core.attention import attend
@@ -35,11 +36,16 @@ class Order:
     layout: Layout
     items: int
 
-    def look(self, look: Callable, qkv: Tensor, position) -> Tensor:
-        """`look(place, q, k, v, mask)` for each piece: qkv (three w h n d), w windows of all items -> (w h n d).
+    def look(self, look: Callable, qkv: Tensor, heads: int, position) -> Tensor:
+        """`look(place, q, k, v, mask)` for each piece: qkv (rows, 3 h d) -> (rows, h d).
 
         `place` as of Position.look; what it gives is computed once for all pieces.
         """
+        qkv = rearrange(qkv, "(w n) (three h d) -> three w h n d", three=3, n=self.tokens, h=heads)
+        return rearrange(self._pieces(look, qkv, position), "w h n d -> (w n) (h d)")
+
+    def _pieces(self, look: Callable, qkv: Tensor, position) -> Tensor:
+        """qkv (three w h n d), w windows of all items -> (w h n d)."""
         sizes, masks = _pieces(self, qkv.shape[2])
         if type(position) in (RelativePosition, ClippedPosition) and not torch.is_grad_enabled():
             steps = [(lambda _, term=term: term, None) for term in self._terms(position, masks, qkv.dtype)]

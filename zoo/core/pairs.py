@@ -4,7 +4,7 @@ Nodes of all graphs of a batch are packed one after another, so every projection
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -13,74 +13,37 @@ from torch import Tensor
 
 from zoo.core.attention import attend, weigh
 from zoo.core.edges import edge_attention
+from zoo.core.packed import Packed, Square
 from zoo.core.recorder import recorder
 
 
 @dataclass(frozen=True)
-class Square:
-    """`graphs` graphs of up to `nodes` nodes each, which all see each other; mask: bool (b 1 1 n) or (b 1 n n), None where
-    nothing is padded, with an open key in every row."""
-
-    graphs: int
-    nodes: int
-    mask: Tensor | None = None
-
-    def to(self, device) -> "Square":
-        return to_device(self, device)
-
-
-@dataclass(frozen=True)
-class Pairs:
+class Pairs(Packed):
     """P pairs of packed nodes: node query[p] sees node key[p].
 
-    query, key (P,). Small graphs lie in `squares`, those of similar size in one, and the squares one after another: index (sum
-    of b n) packed node of a row (padding: any node of the same graph), place (P,) of a pair in the cells (sum of b n n), None
-    where pair p has place p, and spot (nodes,) of a node in the rows. Otherwise squares is (), pairs are sorted by query, and
-    the pairs of node i are the rows offsets[i] .. offsets[i + 1].
+    query, key (P,). Small graphs lie in squares (see Packed), place (P,) of a pair in their cells (sum of b n n), None where
+    pair p has place p. Otherwise squares is (), pairs are sorted by query, and the pairs of node i are the rows offsets[i] ..
+    offsets[i + 1].
     """
 
     query: Tensor
     key: Tensor
     offsets: Tensor | None = None
-    squares: tuple[Square, ...] = ()
-    index: Tensor | None = None
     place: Tensor | None = None
-    spot: Tensor | None = None
-
-    def to(self, device) -> "Pairs":
-        return to_device(self, device)
 
     def spread(self, values: Tensor) -> "Spread":
         """Values of the pairs (P c) as attention takes them: (b n n c) of each square with 0 in the padding, or as they are."""
         if not self.squares:
             return values
         if self.place is not None:
-            cells = sum(square.graphs * square.nodes**2 for square in self.squares)
+            cells = sum(square.items * square.tokens**2 for square in self.squares)
             values = values.new_zeros(cells, values.shape[1]).index_copy(0, self.place, values)
-        parts = values.split([square.graphs * square.nodes**2 for square in self.squares])
-        return tuple(rearrange(part, "(b i j) c -> b i j c", b=square.graphs, i=square.nodes, j=square.nodes)
+        parts = values.split([square.items * square.tokens**2 for square in self.squares])
+        return tuple(rearrange(part, "(b i j) c -> b i j c", b=square.items, i=square.tokens, j=square.tokens)
                      for part, square in zip(parts, self.squares))
-
-    def rows(self, values: Tensor) -> tuple[Tensor, ...]:
-        """Values of the nodes (nodes ...) in the rows (b n ...) of each square."""
-        parts = values.index_select(0, self.index).split([square.graphs * square.nodes for square in self.squares])
-        return tuple(part.unflatten(0, (square.graphs, square.nodes)) for part, square in zip(parts, self.squares))
-
-    def nodes(self, rows: list[Tensor]) -> Tensor:
-        """Back from the rows (b n ...) of each square to the nodes."""
-        rows = [part.flatten(0, 1) for part in rows]
-        return (torch.cat(rows) if len(rows) > 1 else rows[0]).index_select(0, self.spot)
 
 
 Spread = Tensor | tuple[Tensor, ...]  # of all pairs, or of the pairs of each square
-
-
-def to_device(data, device):
-    """A copy of a dataclass whose tensors (and parts with `to`, alone or in a tuple) lie on `device`."""
-    parts = {field.name: getattr(data, field.name) for field in fields(data)}
-    moved = {name: part.to(device) for name, part in parts.items() if hasattr(part, "to")}
-    moved |= {name: tuple(item.to(device) for item in part) for name, part in parts.items() if isinstance(part, tuple)}
-    return replace(data, **moved)
 
 
 def layer_scores(states: Spread, weights: list[Tensor], pairs: Pairs) -> tuple[Spread, ...]:
@@ -102,8 +65,8 @@ def _square_scores(states: Tensor, weight: Tensor, layers: int, square: Square) 
         scores = weight @ states
     else:
         closed = torch.zeros_like(square.mask, dtype=states.dtype).masked_fill_(~square.mask, float("-inf"))
-        scores = torch.addmm(closed.expand(-1, -1, square.nodes, -1).reshape(1, -1), weight, states)
-    return rearrange(scores, "(layer h) (b i j) -> layer b h i j", layer=layers, i=square.nodes, j=square.nodes).unbind(0)
+        scores = torch.addmm(closed.expand(-1, -1, square.tokens, -1).reshape(1, -1), weight, states)
+    return rearrange(scores, "(layer h) (b i j) -> layer b h i j", layer=layers, i=square.tokens, j=square.tokens).unbind(0)
 
 
 def pair_attention(qkv: Tensor, pairs: Pairs, bias: Spread | None, states: Spread | None = None, value: Tensor | None = None,
@@ -120,7 +83,7 @@ def pair_attention(qkv: Tensor, pairs: Pairs, bias: Spread | None, states: Sprea
         return edge_attention(qkv, pairs.query, pairs.key, pairs.offsets, bias, states, value, method)
     none = (None,) * len(pairs.squares)
     rows = zip(pairs.rows(qkv), pairs.squares, none if bias is None else bias, none if value is None else states)
-    out = pairs.nodes([_in_square(*row, method) for row in rows])
+    out = pairs.join([_in_square(*row, method) for row in rows])
     if value is None:
         return out
     own, seen = out.tensor_split([qkv.shape[-1]], -1)

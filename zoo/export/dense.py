@@ -15,7 +15,8 @@ from einops import rearrange, repeat
 from torch import Tensor, nn
 
 from zoo.core.adjacency import Plain, Walks
-from zoo.core.pairs import Pairs, Square
+from zoo.core.packed import Square
+from zoo.core.pairs import Pairs
 from zoo.core.walks import HOPS, UNREACHABLE
 from zoo.errors import ZooError
 from zoo.models.graph_batch import GraphBatch
@@ -101,7 +102,7 @@ class DenseSum(nn.Module):
 
     def forward(self, x: Tensor, edges: Tensor, batch: GraphBatch) -> Tensor:
         square = batch.pairs.squares[0]
-        b, n = square.graphs, square.nodes
+        b, n = square.items, square.tokens
         there = rearrange(edges, "(b i j) d -> b i j d", b=b, i=n)
         weight = rearrange(batch.edge_weight, "(b i j) -> b i j 1", b=b, i=n)
         message = F.relu(rearrange(x, "(b i) d -> b i 1 d", b=b) + there) * weight

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.core.pairs import Pairs, Square, to_device
+from zoo.core.packed import pack, padded, similar, to_device
+from zoo.core.pairs import Pairs
 from zoo.core.walks import DENSE_NODES, FROM_VIRTUAL, IN_VIRTUAL, TO_VIRTUAL, Structure, structure
 from zoo.errors import ZooError
 
 PATHS = ("auto", "dense", "edges")
-GROUP_PAIRS = 4096  # what one more square costs, in padded pairs (measured: 3 to 6 squares of 128 molecules are equally fast)
 
 
 @dataclass(frozen=True)
@@ -166,38 +166,18 @@ class Collate:
 
 
 def _squares(sizes: np.ndarray, first: np.ndarray, query: np.ndarray, key: np.ndarray, virtual: bool) -> dict:
-    """The plan of `Pairs` for graphs whose nodes all see each other."""
-    full, squares, index = sizes + virtual, [], []
-    row, cell, width = (np.zeros_like(sizes) for _ in range(3))  # where each graph begins, and the nodes of its square
-    rows = cells = 0
-    for graphs in similar(full):
-        b, n = len(graphs), int(full[graphs].max(initial=1))
-        row[graphs], cell[graphs], width[graphs] = rows + n * np.arange(b), cells + n * n * np.arange(b), n
-        rows, cells = rows + b * n, cells + b * n * n
-        own = np.minimum(np.arange(n), np.maximum(full[graphs, None] - 1, 0))  # padding repeats the last one
-        own = np.where(own < sizes[graphs, None], first[graphs, None] + own, first[-1] + graphs[:, None] * virtual)
-        index.append(np.minimum(own, max(first[-1] + virtual * len(sizes) - 1, 0)).ravel())
-        real = np.arange(n) < np.maximum(full[graphs], 1)[:, None]  # a graph without nodes has one open place: nothing is NaN
-        squares.append(Square(b, n, None if real.all() else _tensor(real[:, None, None])))
-    graph, local = np.repeat(np.arange(len(sizes)), sizes), np.arange(first[-1]) - np.repeat(first[:-1], sizes)
+    """The plan of `Pairs` for graphs whose nodes all see each other; a virtual node is the last of its graph."""
+    nodes, graphs = np.arange(first[-1]), np.arange(len(sizes))
+    graph, local = np.repeat(graphs, sizes), nodes - np.repeat(first[:-1], sizes)
+    ids = nodes
     if virtual:
-        graph, local = np.concatenate([graph, np.arange(len(sizes))]), np.concatenate([local, sizes])
+        ids = np.insert(nodes, first[1:], first[-1] + graphs)
+        graph, local = np.concatenate([graph, graphs]), np.concatenate([local, sizes])
+    packed, cell, width = pack(sizes + virtual, ids)
     place = cell[graph][query] + local[query] * width[graph][query] + local[key]
-    in_order = len(place) == cells and (place == np.arange(len(place))).all()
-    return {"squares": tuple(squares), "index": _tensor(np.concatenate(index)), "spot": _tensor(row[graph] + local),
-            "place": None if in_order else _tensor(place)}
-
-
-def padded(sizes: np.ndarray) -> int:
-    """Pairs of a square of graphs."""
-    return len(sizes) * int(sizes.max(initial=1)) ** 2
-
-
-def similar(sizes: np.ndarray) -> list[np.ndarray]:
-    """Graphs in up to 4 groups of similar size, to be padded each to its own largest: as many as save more than they cost."""
-    order = np.argsort(sizes, kind="stable")
-    ways = [np.array_split(order, groups) for groups in range(1, max(1, min(4, len(sizes))) + 1)]
-    return min(ways, key=lambda groups: sum(padded(sizes[group]) + GROUP_PAIRS for group in groups))
+    cells = sum(square.items * square.tokens**2 for square in packed.squares)
+    in_order = len(place) == cells and (place == np.arange(cells)).all()
+    return vars(packed) | {"place": None if in_order else _tensor(place)}
 
 
 def _columns(graphs: list, first: np.ndarray) -> dict[str, Tensor]:

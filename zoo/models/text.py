@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from zoo.core import Attention, Forms, Place, PostNormBlock, masked_mean
-from zoo.models.by_length import by_length
+from zoo.core import Attention, Forms, Place, PostNormBlock, attend, masked_mean
+from zoo.core.packed import Packed, pack_mask
+from zoo.core.recorder import recorder
 from zoo.models.heads import layers, tables
 
 WINDOW = 32  # tokens around one that a sliding or dilated form sees where nothing else is written
@@ -69,11 +70,25 @@ class Text(nn.Module):
 
     def forward_features(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
         """ids (b n), mask (b n) -> token states (b n dim). Rows of padding are finite and mean nothing."""
-        return by_length(self._encode, self.embed_tokens(ids, mask), mask)
+        x = self.embed_tokens(ids, mask)
+        if mask is None or not self._packs(mask):
+            return self._encode(x, mask)
+        found = self._encode(x[mask], None, pack_mask(mask))
+        out = found.new_zeros(x.shape)
+        out[mask] = found
+        return out
 
-    def _encode(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def _packs(self, mask: Tensor) -> bool:
+        """Whether the real tokens are taken out of the padding. A trace may not depend on lengths, a recorder wants the maps in
+        one piece, and other forms count the places between, or what they see in one call."""
+        if torch.compiler.is_compiling() or recorder() is not None or not mask.any():
+            return False
+        attns = [block.attn for block in self.blocks]
+        return all(attn.pattern is None and attn.position is None and attn.method is attend for attn in attns)
+
+    def _encode(self, x: Tensor, mask: Tensor | None, order: Packed | None = None) -> Tensor:
         for block in self.blocks:
-            x = checkpoint(block, x, mask, use_reentrant=False) if self._checkpoint() else block(x, mask)
+            x = checkpoint(block, x, mask, order, use_reentrant=False) if self._checkpoint() else block(x, mask, order)
         return x
 
     def forward_head(self, x: Tensor, mask: Tensor | None = None, pre_logits: bool = False) -> Tensor:
