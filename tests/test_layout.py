@@ -10,14 +10,14 @@ import pytest
 
 ZOO = Path(__file__).parents[1] / "zoo"
 LEVELS = [
-    {"errors"},
+    {"errors", "crew"},  # crew: several processes at one job
     {"core"},
     {"models", "convert"},  # convert/*.py are rename rules: plain functions on state dicts
-    {"registry", "card", "towers", "recording"},
+    {"registry", "budget", "card", "towers", "recording"},
     {"checkpoint", "adapter", "preprocess", "sound", "tokens", "columns", "rawgraph", "molecules", "schema", "scaler"},
     {"inference", "answers", "pairs", "foreign", "features"},  # pairs: the text-image part of inference; foreign: public weights
     {"data", "train", "retrieval", "explain", "evaluate", "predict", "graph_answers", "show", "export", "bench",
-     "embed", "probe", "recall"},
+     "embed", "pieces", "probe", "recall"},
     {"commands"},  # one file a group of commands
     {"cli"},
     {"__main__"},

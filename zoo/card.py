@@ -47,7 +47,24 @@ class Card:
                 raise ZooError(f"{source}: card format {number}, this zoo reads up to {FORMAT}; pip install -U zoo")
             unknown = set(values) - {f.name for f in fields(cls)}
             if unknown:
-                raise ZooError(f"{source}: unknown card keys {', '.join(sorted(unknown))}")
+                raise ZooError(f"{source}: unknown card keys {', '.join(sorted(unknown))[:200]}")
+            for name, value in values.items():
+                if not _fits(name, value):
+                    raise ZooError(f"{source}: card key {name} is {str(value)[:80]!r}, no {cls.__annotations__[name]}")
             return cls(**values)
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ZooError(f"{source}: no valid zoo card ({type(error).__name__}: {error})") from error
+        except (json.JSONDecodeError, KeyError, TypeError, RecursionError) as error:
+            raise ZooError(f"{source}: no valid zoo card ({type(error).__name__}: {str(error)[:200]})") from error
+
+
+def _fits(name: str, value) -> bool:
+    """Whether a value from a file is of the kind that the field holds; what is in `arguments` the model itself judges."""
+    kind = {"model": str, "modality": str, "head": str, "parameters": int, "format": int}.get(name)
+    if kind is None and value is None:
+        return name in ("labels", "targets")
+    inside = {"labels": str, "targets": dict, "scores": dict}.get(name)
+    if inside:
+        return isinstance(value, list) and all(isinstance(part, inside) for part in value)
+    if name == "towers" and isinstance(value, dict):
+        return all(isinstance(part, dict) for part in value.values())
+    kind = kind or (dict if name in ("arguments", "preprocess", "recipe", "parents", "towers") else str)
+    return isinstance(value, kind) and not isinstance(value, bool)

@@ -5,11 +5,12 @@ import json
 import os
 import struct
 from contextlib import suppress
+from math import prod
 from pathlib import Path
 
 from zoo import registry
 from zoo.card import Card
-from zoo.errors import ZooError
+from zoo.errors import UsageError, ZooError
 
 MAX_HEADER = 32 * 2**20  # bytes; ours are a few KB
 
@@ -36,10 +37,13 @@ def shipped() -> dict[str, Path]:
 
 
 def locate(source: str | os.PathLike) -> Path:
-    """The file behind a name, a file or a run folder. ZooError says what was looked for."""
+    """The file behind a name, a file or a run folder. UsageError says what was looked for."""
     path = Path(source)
-    if path.is_file():
-        return path
+    try:
+        if path.is_file():
+            return path
+    except OSError as error:  # a name of thousands of letters
+        raise UsageError(f"{str(source)[:80]}: no name of a file ({error.strerror})") from error
     if path.is_dir():
         for name in ("best.safetensors", "last.safetensors", "model.safetensors"):  # of a run; of zoo export --to hf
             if (path / name).is_file():
@@ -52,10 +56,10 @@ def locate(source: str | os.PathLike) -> Path:
     from difflib import get_close_matches
 
     if str(source) in registry.names():
-        raise ZooError(f"{source}: a model of the registry, without weights; train it, or take one of: {', '.join(known)}")
+        raise UsageError(f"{source}: a model of the registry, without weights; train it, or take one of: {', '.join(known)}")
     near = get_close_matches(str(source), known, n=3, cutoff=0.4)
     hint = f"did you mean {', '.join(near)}?" if near else f"checkpoints at hand: {', '.join(known) or 'none'}"
-    raise ZooError(f"{source}: no such checkpoint, file or run folder; {hint}")
+    raise UsageError(f"{source}: no such checkpoint, file or run folder; {hint}")
 
 
 def sha256(file: Path) -> str:
@@ -73,17 +77,24 @@ def read_header(file: Path) -> dict:
             raise ZooError(f"{file}: no complete safetensors file (header of {length} bytes in a file of {size})")
         try:
             header = json.loads(stream.read(length))
-        except ValueError as error:
-            raise ZooError(f"{file}: safetensors header is no JSON ({error})") from error
-    if not isinstance(header, dict):
-        raise ZooError(f"{file}: safetensors header is no JSON object")
+        except (ValueError, RecursionError) as error:
+            raise ZooError(f"{file}: safetensors header is no JSON ({str(error)[:200]})") from error
+    if not isinstance(header, dict) or not isinstance(header.get("__metadata__", {}), dict):
+        raise ZooError(f"{file}: safetensors header is no JSON object, or its __metadata__ is none")
     return header
+
+
+def stored(file: Path) -> int:
+    """Numbers that a checkpoint holds, by its header alone; at most as many as its bytes."""
+    shapes = [about.get("shape") for about in read_header(file).values() if isinstance(about, dict)]
+    found = sum(prod(shape) for shape in shapes if isinstance(shape, list) and all(isinstance(n, int) for n in shape))
+    return min(max(found, 0), file.stat().st_size)
 
 
 def read_card(file: Path) -> Card:
     """The Card of a checkpoint, from its header alone."""
     text = read_header(file).get("__metadata__", {}).get("zoo")
-    if text is None:
+    if not isinstance(text, str):
         raise ZooError(f"{file}: a safetensors file without a zoo card; see: zoo convert")
     return Card.from_json(text, str(file))
 

@@ -5,8 +5,9 @@ import warnings
 
 import cyclopts
 
+from zoo import crew
 from zoo.commands import bench, convert, export, index, models, train, use  # noqa: F401  (each adds its commands to app)
-from zoo.commands.app import app
+from zoo.commands.app import app, one_process
 from zoo.errors import UsageError, ZooError
 
 
@@ -16,13 +17,17 @@ def main(tokens: list[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a name still gets its line
     try:
+        one_process(sys.argv[1:] if tokens is None else tokens)
         result = app(tokens, exit_on_error=False, print_error=True, result_action="return_value")
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except cyclopts.CycloptsError:
         return 2
     except ZooError as error:
-        print(f"error: {error}", file=sys.stderr)
+        if crew.speaks(error):
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        else:
+            crew.linger()
         return 2 if isinstance(error, UsageError) else 1
     except BrokenPipeError:  # the reader of the pipe has left: `zoo list | head`
         sys.stderr.close()

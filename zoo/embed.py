@@ -1,25 +1,21 @@
-"""`zoo embed`: vectors of pictures, sounds, graphs or texts, batch by batch into one Parquet file."""
+"""`zoo embed`: vectors of pictures, sounds, graphs or texts, piece by piece into one Parquet file."""
 
-import json
-import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
-from zoo import inference
+from zoo import crew, inference
 from zoo.data.folders import printable
 from zoo.data.tables import TABLES, Table
 from zoo.errors import UsageError, ZooError
 from zoo.features import vectors
+from zoo.pieces import Piece, Pieces, digest, stamp
 
 TEXT_COLUMNS = ("text", "caption", "captions", "sentence")
-GROUP = 4096  # rows that are written together
+PIECE = 256  # items that are finished together
 
 
 @dataclass(frozen=True)
@@ -45,25 +41,63 @@ def embed(model, items: list[str], out: Path, asked: Asked = Asked(), progress: 
     """Writes `out`: item (string), vector (list of dim float32, unit length); the whole file or none.
 
     items: files, folders and tables of the model's modality, or SMILES; texts, .txt files with one text a line, or tables with a
-    column of texts. Of a model at level "node": one row a node of each network. One batch is in memory at a time.
-    UsageError where the model has no such items; ZooError where nothing can be written.
+    column of texts. Of a model at level "node": one row a node of each network. One batch is in memory at a time. What is
+    finished is kept beside `out` till all is: the same call goes on there after a kill; several processes (torchrun) share it,
+    each its pieces. UsageError where the model has no such items; ZooError where nothing can be written.
     """
     side = _side(model, asked)
     bad: list[tuple[str, str]] = []
-    sources = _sources(model, items, side, asked.column, bad)
     size = 1 if getattr(model, "level", None) == "node" else asked.batch_size
-    with _writer(out, _facts(model, asked)) as write, inference.evaluating(model):
-        done, dim = 0, 0
-        while chunk := list(islice(sources, size)):
-            names, ready = _prepared(model, chunk, side, bad)
-            if ready:
-                found = _vectors(model, ready, side, asked)
-                if model.card.modality == "graph" and model.level == "node":
-                    names = [f"{name}:{i}" for name, graph in zip(names, ready) for i in range(len(graph.x_cat))]
-                write(names, found)
-                done, dim = done + len(found), found.shape[1]
+    length = max(PIECE // size, 1) * size
+    facts = _facts(model, asked)
+    about = [facts, side, asked.column, length, [(item, _stamp(item)) for item in items]]
+    sources = _sources(model, items, side, asked.column, bad)
+    with Pieces(out, facts).opened() as pieces, inference.evaluating(model):
+
+        def finish() -> tuple[str, ...] | UsageError:
+            files, done, todo = [], 0, 0
+            while chunk := list(islice(sources, length)):
+                files.append(pieces.file(len(files), digest(about, chunk)))
+                if files[-1] not in pieces.finished:
+                    if todo % crew.launched() == crew.number():
+                        try:
+                            pieces.put(files[-1], _piece(model, chunk, side, asked, size))
+                        except UsageError as error:  # so will the others find
+                            return error
+                    todo += 1
+                done += len(chunk)
                 progress(done)
-    return Result(done, dim, bad)
+            return tuple(files)
+
+        files = _agreed(out, crew.everyone(finish()))
+        rows, dim, unread = crew.lead(lambda: pieces.join(files))
+    return Result(rows, dim, unread + bad)
+
+
+def _agreed(out: Path, found: list[tuple[str, ...] | UsageError]) -> tuple[str, ...]:
+    for files in found:
+        if isinstance(files, UsageError):
+            raise files
+    if len(set(found)) > 1:
+        raise ZooError(f"{out}: the items changed while they were looked through; give the same command again")
+    return found[0]
+
+
+def _stamp(item: str) -> list:
+    return stamp(Path(item)) if len(item) < 256 else []
+
+
+def _piece(model, chunk: list, side: str, asked: Asked, size: int) -> Piece:
+    piece = Piece([], [], [])
+    for start in range(0, len(chunk), size):
+        names, ready = _prepared(model, chunk[start : start + size], side, piece.bad)
+        if ready:
+            found = _vectors(model, ready, side, asked)
+            if model.card.modality == "graph" and model.level == "node":
+                names = [f"{name}:{i}" for name, graph in zip(names, ready) for i in range(len(graph.x_cat))]
+            piece.names.extend(names)
+            piece.vectors.append(found.numpy())
+    return piece
 
 
 def _side(model, asked: Asked) -> str:
@@ -161,40 +195,3 @@ def _vectors(model, ready: list, side: str, asked: Asked) -> torch.Tensor:
 def _facts(model, asked: Asked) -> dict:
     card = model.card
     return {"model": card.name or card.model, "sha256": card.sha256, "layer": asked.layer, "unit length": True}
-
-
-@contextmanager
-def _writer(out: Path, facts: dict) -> Iterator[Callable]:
-    """write(names, vectors) into a temporary file beside `out`, which becomes `out` at the end. ZooError where that fails."""
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.part")
-    opened: list[pq.ParquetWriter] = []
-    waiting: list[pa.Table] = []
-
-    def write(names: list[str], found: torch.Tensor) -> None:
-        kind = pa.list_(pa.float32(), found.shape[1])
-        schema = pa.schema([("item", pa.string()), ("vector", kind)], metadata={"zoo": json.dumps(facts)})
-        if not opened:
-            opened.append(pq.ParquetWriter(temporary, schema))
-        values = pa.FixedSizeListArray.from_arrays(pa.array(found.numpy().ravel()), found.shape[1])
-        waiting.append(pa.table([pa.array(names), values], schema=schema))
-        if sum(map(len, waiting)) >= GROUP:
-            flush()
-
-    def flush() -> None:
-        opened[0].write_table(pa.concat_tables(waiting))
-        waiting.clear()
-
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        yield write
-        if opened:
-            flush()
-            opened.pop().close()
-            os.replace(temporary, out)
-    except OSError as error:
-        raise ZooError(f"{out}: could not be written ({error.strerror or error})") from error
-    finally:
-        for writer in opened:
-            writer.close()
-        with suppress(OSError):
-            temporary.unlink()

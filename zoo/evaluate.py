@@ -10,10 +10,11 @@ from zoo import answers, checkpoint
 from zoo.data.folders import split_name
 from zoo.data.images import open_pairs, splits
 from zoo.data.items import Items
+from zoo.data.stream import Streamed
 from zoo.errors import ZooError
 from zoo.recall import RERANK, Rerank, recall
 from zoo.retrieval.rerank import DIRECTIONS
-from zoo.train import sets
+from zoo.train import sets, streams
 from zoo.train.recipe import TASKS, Recipe
 
 
@@ -38,11 +39,15 @@ def evaluate(model, data: Path, options: Options = Options()) -> dict:
     """{"model", "data", "split", "items", metrics ...}: accuracy, mean average precision, errors in units, or recall."""
     recipe, split = recipe_of(model.card, data, options), options.split
     kind = sets.kind(recipe.task)
-    if recipe.task == "text_image_contrastive":
+    if shards := streams.shards(recipe, split):
+        items = shards
+    elif recipe.task == "text_image_contrastive":
         items = open_pairs(data, split=split, captions=tuple(recipe.captions) or None)
     else:
         items = kind.open(recipe, split)
-    if options.skip_bad:
+    if options.skip_bad and isinstance(items, Streamed):
+        items, _ = items.readable()
+    elif options.skip_bad:
         bad = {key for key, _ in kind.unreadable(items)}
         items = items.subset([i for i, key in enumerate(items.keys) if key not in bad])
     if options.limit and options.limit < len(items):
@@ -56,7 +61,7 @@ def evaluate(model, data: Path, options: Options = Options()) -> dict:
 def _score(model, items, recipe: Recipe, options: Options) -> dict:
     if recipe.task == "text_image_contrastive":
         known = None
-        if options.split not in (None, "train") and "train" in splits(recipe.data):
+        if not isinstance(items, Streamed) and options.split not in (None, "train") and "train" in splits(recipe.data):
             known = open_pairs(recipe.data, split="train", captions=tuple(recipe.captions) or None)
         return recall(model, items, known, Rerank(options.rerank, options.fit_rerank, options.progress))
     if TASKS[recipe.task] == "graph":

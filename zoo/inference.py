@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from zoo import checkpoint, registry
+from zoo import budget, checkpoint, registry
 from zoo.card import Card
 from zoo.errors import ZooError
 from zoo.preprocess import ImagePreprocess
@@ -29,14 +29,29 @@ def load(source: str | os.PathLike) -> nn.Module:
     """See zoo.load."""
     file = checkpoint.locate(source)
     card = checkpoint.read_card(file)
+    held = checkpoint.stored(file)
     try:
-        model = attach(registry.build(card.model, **card.arguments), card)
-    except ValueError as error:
-        raise ZooError(f"{file}: the card does not give a model: {error}") from error
+        with budget.within(2 * held + budget.SPARE, card.model, f"the file holds {held}"):
+            model = registry.build(card.model, **card.arguments)
+        _agree(card, registry.find(card.model), model)
+        attach(model, card)
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        why = f"{error}" if isinstance(error, ZooError) else f"{type(error).__name__}: {str(error)[:200]}"
+        raise ZooError(f"{file}: the card does not give a model: {why}") from error
     checkpoint.load_weights(model, file)
     card.sha256 = checkpoint.sha256(file)
     checkpoint.verify(file, card.sha256)
     return model.eval()
+
+
+def _agree(card: Card, spec: registry.Spec, model: nn.Module) -> None:
+    """ZooError for a card whose modality or names do not fit its model: answers would be another's."""
+    if card.modality != spec.modality:
+        raise ZooError(f"modality is {card.modality!r}, but {card.model} is a {spec.modality} model")
+    classes = getattr(model, "num_classes", 0)
+    for key, names in (("labels", card.labels), ("targets", card.targets)):
+        if names and classes and len(names) != classes:
+            raise ZooError(f"{key} has {len(names)} names for {classes} logits")
 
 
 def attach(model: nn.Module, card: Card) -> nn.Module:
@@ -59,20 +74,34 @@ def attach(model: nn.Module, card: Card) -> nn.Module:
 
 
 def preprocessing(modality: str):
-    """What builds the preprocessing of a modality from the plain values in a card."""
+    """What builds the preprocessing of a modality from the plain values in a card. ZooError where they are of other kinds."""
+    kind = _preprocess(modality)
+
+    def made(settings: dict):
+        try:
+            return kind.from_dict(settings)
+        except ZooError:
+            raise
+        except (ArithmeticError, AttributeError, TypeError, ValueError) as error:  # text for a number, a number for a list ...
+            raise ZooError(f"preprocess: {str(error)[:200]} (in {str(settings)[:200]})") from error
+
+    return made
+
+
+def _preprocess(modality: str):
     if modality == "audio":
         from zoo.sound import SoundPreprocess
 
-        return SoundPreprocess.from_dict
+        return SoundPreprocess
     if modality == "graph":
         from zoo.schema import GraphPreprocess
 
-        return GraphPreprocess.from_dict
+        return GraphPreprocess
     if modality == "text":
         from zoo.tokens import TextPreprocess
 
-        return TextPreprocess.from_dict
-    return ImagePreprocess.from_dict
+        return TextPreprocess
+    return ImagePreprocess
 
 
 def set_preprocess(model: nn.Module, settings: dict) -> None:

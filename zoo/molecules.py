@@ -7,6 +7,7 @@ import numpy as np
 from zoo.errors import ZooError
 from zoo.rawgraph import RawGraph
 
+LONGEST = 10_000  # characters of a SMILES: parsing takes time that grows faster than the length
 # What the columns are known to hold. Everything else falls into the unknown bucket.
 ATOMS = {
     "atomic_number": list(range(1, 84)),  # H to Bi
@@ -47,10 +48,15 @@ def parse(smiles: str, name: str = ""):
     where = f"{name}: " if name else ""
     if not smiles or not smiles.strip():
         raise ZooError(f"{where}empty SMILES")
+    if len(smiles) > LONGEST:
+        raise ZooError(f"{where}SMILES of {len(smiles)} characters, {smiles[:40]!r} ...; allowed: up to {LONGEST}")
     with rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(smiles)
+        try:
+            mol = Chem.MolFromSmiles(smiles)
+        except (RuntimeError, ValueError, UnicodeError) as error:  # what the parser itself does not foresee
+            raise ZooError(f"{where}invalid SMILES {smiles[:200]!r}: {_first_line(error)}") from error
         if mol is None:
-            raise ZooError(f"{where}invalid SMILES {smiles!r}: {_reason(Chem, smiles)}")
+            raise ZooError(f"{where}invalid SMILES {smiles[:200]!r}: {_reason(Chem, smiles)}")
     return mol
 
 
@@ -99,7 +105,15 @@ def _prepared(mol):
     return mol
 
 
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return ": ".join(lines[:2]) or type(error).__name__
+
+
 def _reason(Chem, smiles: str) -> str:
-    mol = Chem.MolFromSmiles(smiles, sanitize=False)
-    problems = [] if mol is None else [problem.Message() for problem in Chem.DetectChemistryProblems(mol)]
+    try:
+        mol = Chem.MolFromSmiles(smiles, sanitize=False)
+        problems = [] if mol is None else [problem.Message() for problem in Chem.DetectChemistryProblems(mol)]
+    except (RuntimeError, ValueError) as error:
+        return _first_line(error)
     return problems[0].rstrip() if problems else "not SMILES (brackets, ring numbers or symbols do not fit)"

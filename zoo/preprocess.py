@@ -4,6 +4,7 @@ import io
 import os
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 _RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 _FITS = ("crop", "squash", "pad")
 _ORIENTATION = 0x0112  # the EXIF tag
+LARGEST_SIDE = 8192  # of a model's input
 
 
 def load_image(source, name: str | None = None) -> Image.Image:
@@ -122,6 +124,10 @@ def _from_array(array: np.ndarray, name: str) -> Image.Image:
     return Image.fromarray(array)
 
 
+def _three(values: tuple) -> bool:
+    return len(values) == 3 and all(isinstance(v, (int, float)) and isfinite(v) for v in values)
+
+
 @dataclass(frozen=True)
 class ImagePreprocess:
     """Picture -> float32 tensor (3, h, w), `(pixel / 255 - mean) / std`.
@@ -141,12 +147,12 @@ class ImagePreprocess:
         size = (self.size, self.size) if isinstance(self.size, int) else tuple(self.size)
         for key, value in (("size", size), ("mean", tuple(self.mean)), ("std", tuple(self.std))):
             object.__setattr__(self, key, value)  # lists come from JSON
-        whole = len(size) == 2 and all(isinstance(n, int) and n >= 1 for n in size)
+        whole = len(size) == 2 and all(isinstance(n, int) and 1 <= n <= LARGEST_SIDE for n in size)
         checks = {
-            "size": (whole, "one or two integers >= 1"),
+            "size": (whole, f"one or two integers from 1 to {LARGEST_SIDE}"),
             "fit": (self.fit in _FITS, f"one of {', '.join(_FITS)}"),
-            "mean": (len(self.mean) == 3, "three numbers"),
-            "std": (len(self.std) == 3 and all(s > 0 for s in self.std), "three numbers > 0"),
+            "mean": (_three(self.mean), "three numbers"),
+            "std": (_three(self.std) and all(s > 0 for s in self.std), "three numbers > 0"),
             "interpolation": (self.interpolation in _RESAMPLE, f"one of {', '.join(_RESAMPLE)}"),
             "crop_pct": (0 < self.crop_pct <= 1, "in (0, 1]"),
         }

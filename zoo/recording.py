@@ -15,12 +15,23 @@ from zoo.errors import ZooError
 BLOCK = 2**18  # frames decoded at a time: the channels of a long file never lie in memory together
 LOUDEST = 16.0  # far above full scale 1: such numbers are integers that were not scaled
 MOST_CHANNELS = 32
+RATES = 100, 10**7  # samples a second; a header that says 1 would make hours of a second's data
 UNKNOWN = 2**62  # libsndfile's length of a stream that does not say it
 _SCALES = {torch.int8: 2**7, torch.int16: 2**15, torch.int32: 2**31, torch.uint8: 2**7}
 _CONTAINERS = (  # (offset, bytes): what soundfile is asked for and cannot read
     (4, b"ftyp", "MPEG-4 (m4a, mp4)"), (0, b"\x1aE\xdf\xa3", "Matroska or WebM"), (8, b"AVI ", "AVI video"),
     (0, b"0&\xb2u", "Windows Media (wma, wmv)"), (0, b"\xff\xf1", "AAC"), (0, b"\xff\xf9", "AAC"), (0, b"#!AMR", "AMR"),
     (0, b"FLV", "Flash video"), (0, b".RMF", "RealMedia"), (0, b"MAC ", "Monkey's Audio"), (0, b"wvpk", "WavPack"))
+
+
+class _Bytes(io.BytesIO):
+    """libsndfile seeks where a broken header points: what is outside is no place, and no traceback on the terminal."""
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        try:
+            return super().seek(offset, whence)
+        except (ValueError, OverflowError):
+            return self.tell()
 
 
 class Recording:
@@ -51,6 +62,8 @@ class FileRecording(Recording):
         self.opened = opened
         if opened.frames > UNKNOWN:
             raise ZooError(f"{name}: does not say how long it is; write it anew: {_convert(name)}")
+        if not RATES[0] <= opened.samplerate <= RATES[1]:
+            raise ZooError(f"{name}: says it has {opened.samplerate} samples a second; a sound has {RATES[0]} to {RATES[1]}")
         super().__init__(name, opened.samplerate, opened.frames)
 
     def _blocks(self, first: int, count: int) -> Iterator[Tensor]:
@@ -58,12 +71,13 @@ class FileRecording(Recording):
         try:
             self.opened.seek(first)
             while left > 0:
-                block = self.opened.read(min(BLOCK, left), dtype="float32", always_2d=True)
+                room = max(1, BLOCK * MOST_CHANNELS // max(MOST_CHANNELS, self.opened.channels))
+                block = self.opened.read(min(room, left), dtype="float32", always_2d=True)
                 if not len(block):
                     break
                 left -= len(block)
                 yield torch.from_numpy(block).T
-        except RuntimeError as error:
+        except (RuntimeError, ValueError, OSError) as error:
             raise ZooError(f"{self.name}: broken sound ({error})") from error
         # the length of an mp3 without an index is a guess, so a little may be missing
         if left == count or left > self.frames / 100:
@@ -94,7 +108,7 @@ def recording(source, name: str | None = None) -> Iterator[Recording]:
         name = name or "sound in memory"
         if not len(source):
             raise ZooError(f"{name}: empty, 0 bytes")
-        with _open(io.BytesIO(source), name) as opened:
+        with _open(_Bytes(source), name) as opened:
             yield FileRecording(name, opened)
     elif isinstance(source, (str, os.PathLike)):
         name = name or str(source)
@@ -126,7 +140,7 @@ def _open(file, name: str):
     try:
         # a number instead of a named file: the content decides on the format, not the suffix
         return soundfile.SoundFile(file if isinstance(file, io.BytesIO) else file.fileno(), closefd=False)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError, TypeError, OSError) as error:  # soundfile's own checks of what a header says
         raise _unreadable(name, start, str(error)) from error
 
 

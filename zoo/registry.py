@@ -6,7 +6,8 @@ from difflib import get_close_matches
 from fnmatch import fnmatch
 from pathlib import Path
 
-from zoo.errors import ZooError
+from zoo import budget
+from zoo.errors import UsageError, ZooError
 
 
 @dataclass(frozen=True)
@@ -40,24 +41,34 @@ def names(pattern: str = "*") -> list[str]:
 
 
 def find(name: str) -> Spec:
-    """The Spec of `name`. ZooError suggests the nearest names."""
+    """The Spec of `name`. UsageError suggests the nearest names."""
     if name in _specs:
         return _specs[name]
     near = get_close_matches(name, _specs, n=3, cutoff=0.4)
-    raise ZooError(f"unknown model {name!r}; " + (f"did you mean {', '.join(near)}?" if near else "see: zoo list"))
+    raise UsageError(f"unknown model {name[:80]!r}; " + (f"did you mean {', '.join(near)}?" if near else "see: zoo list"))
 
 
 def build(name: str, **arguments):
-    """A freshly initialised nn.Module. Errors of its constructor name the argument, the value and what is allowed."""
+    """A freshly initialised nn.Module. UsageErrors of its constructor name the argument, the value and what is allowed.
+
+    More parameters than the memory of this machine holds are refused before they are made.
+    """
     spec = find(name)
     module, cls = spec.entry.split(":")
     build_class = getattr(importlib.import_module(module), cls)
+    budget.check(arguments, name)
     try:
-        return build_class(**{**spec.arguments, **arguments})
+        with budget.within(budget.machine(), name, "more than the memory of this machine"):
+            return build_class(**{**spec.arguments, **arguments})
     except ValueError as error:
-        raise ZooError(str(error)) from error
+        raise UsageError(str(error)) from error
     except TypeError as error:
-        raise ZooError(f"{name}: {str(error).split('__init__() ')[-1]}; see the docstring of {spec.entry}") from error
+        raise UsageError(f"{name}: {str(error).split('__init__() ')[-1]}; see the docstring of {spec.entry}") from error
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RuntimeError) as error:
+        why = (str(error).splitlines() or [""])[0][:200]
+        why = "more than the memory of this machine" if "allocate" in why or isinstance(error, MemoryError) else why
+        raise UsageError(f"{name}: its arguments give no model ({type(error).__name__}: {why}); see the docstring of "
+                         f"{spec.entry}") from error
 
 
 _SMALL = {"size": [32, 32], "fit": "crop", "mean": [0.491, 0.482, 0.447], "std": [0.247, 0.243, 0.262]}

@@ -112,7 +112,7 @@ def lines(facts: dict, indent: int = 0) -> str:
     for key, value in facts.items():
         if isinstance(value, dict) and value:
             out += [" " * indent + str(key), lines(value, indent + 2)]
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
+        elif isinstance(value, list) and value and all(isinstance(entry, dict) for entry in value):
             out += [" " * indent + str(key)] + [lines(entry, indent + 2) for entry in value]
         else:
             shown = f"{value:.4g}" if isinstance(value, float) else value

@@ -9,11 +9,12 @@ from math import ceil
 from torch import Tensor
 
 from zoo.errors import ZooError
-from zoo.recording import BLOCK, Recording, recording
+from zoo.recording import BLOCK, RATES, Recording, recording
 
 # "kaiser_best" of librosa and resampy: 64 zero crossings, flat to 0.95 of the lower Nyquist rate
 _WIDTH, _ROLLOFF, _BETA = 64, 0.9475937167399596, 14.769656459379492
 _LONGEST_KERNEL = 10**6
+LONGEST = 2**27  # samples in memory at once: half a GiB, more than 2 hours at 16 kHz
 
 
 def load_sound(source, rate: int, name: str | None = None, start: float = 0.0, seconds: float | None = None) -> Tensor:
@@ -65,6 +66,9 @@ def part(sound: Recording, rate: int, first: int, count: int) -> Tensor:
     """(count,) samples from `first` on, both counted at `rate`; shorter where the sound ends."""
     down, up = _ratio(sound.rate, rate)
     count = min(count, length(sound, rate) - first)
+    if count > LONGEST:
+        raise ZooError(f"{sound.name}: {count / rate / 3600:.1f} hours at {rate} Hz do not fit into memory at once; cut it, "
+                       "or hear it in windows (--window 10)")
     if down == up:
         return sound.read(first, count)
     margin = ceil(_WIDTH * down / (min(down, up) * _ROLLOFF)) + 1
@@ -105,7 +109,7 @@ class SoundPreprocess:
     def __post_init__(self):
         whole = isinstance(self.rate, int) and not isinstance(self.rate, bool) and self.rate >= 1
         number = isinstance(self.seconds, (int, float)) and not isinstance(self.seconds, bool)
-        checks = {"rate": (whole, "a whole number of samples a second, >= 1"),
+        checks = {"rate": (whole and self.rate <= RATES[1], f"a whole number of samples a second, 1 to {RATES[1]}"),
                   "seconds": (self.seconds is None or number and self.seconds > 0, "a number > 0, or null for whole clips")}
         for key, (right, allowed) in checks.items():
             if not right:

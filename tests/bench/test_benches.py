@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from zoo import bench, cli
-from zoo.bench import Settings, attention, audio, graph
+from zoo.bench import Settings, attention, audio, audio_local, graph
 from zoo.core import Band, ClippedPosition
 
 QUICK = Settings(rounds=1, quick=True)
@@ -49,9 +49,11 @@ def test_a_form_that_breaks_its_rule_is_refused(monkeypatch, capsys):
 
 def test_audio(monkeypatch):
     monkeypatch.setattr(audio, "QUICK", (1,))
+    monkeypatch.delitem(audio_local.WAYS, audio_local.FLEX)  # compiles: tests/bench/test_layer_benches.py
     result = bench.run("audio", Settings(rounds=1, quick=True, model="audio_pico"), silent)
     first = complete(result)
-    assert {row for row, _ in first} == {"local stages", "whole model"}
+    trained = {f"training step, bf16, 1 s{kind}" for kind in ("", ", no position")}
+    assert {row for row, _ in first} == {"local stages", "whole model", "local layer, attention", *trained}
     assert sizes(result, "whole model") == [100]  # frames of 10 ms
     assert all(record["error"] <= 1e-5 for record in first.values())
     cases = [record["case"] for record in result["results"][:3]]
@@ -73,8 +75,9 @@ def test_graph():
     result = bench.run("graph", Settings(rounds=1, quick=True, model="graph_pico"), silent)
     first = complete(result)
     assert sizes(result, "along edges, inference") == list(graph.QUICK_NODES)
-    assert sizes(result, "molecules, training step") == [graph.QUICK_BATCH]
+    assert sizes(result, "molecules, training step") == sizes(result, "molecules, attention of a layer") == [graph.QUICK_BATCH]
     assert all(record["error"] <= 1e-5 for (row, _), record in first.items() if row.startswith("along"))
+    assert not result["said"] or "transformers" in result["said"][0]
 
 
 def test_molecules_are_like_real_ones():
@@ -92,7 +95,7 @@ def test_molecules_are_like_real_ones():
     (["bench", "speed"], 2, "attention, image, audio, graph"),
     (["bench", "audio", "--threads", "0"], 2, "--threads 0"),
     (["bench", "audio", "--model", "image_nano"], 2, "image_nano has no local stages; one of: audio_pico"),
-    (["bench", "audio", "--model", "audio_nan"], 1, "did you mean audio_nano"),
+    (["bench", "audio", "--model", "audio_nan"], 2, "did you mean audio_nano"),
     (["bench", "graph", "--model", "audio_nano"], 2, "audio_nano is no graph model; one of: graph_pico"),
 ])
 def test_wrong_usage(command, code, said, capsys):

@@ -202,3 +202,8 @@ def test_the_reference_can_be_made_again(golden, tmp_path):
     for key, value in golden.items():
         if value.numel():
             close(again[key].float(), value.float(), key, 1e-3)
+    bench = [python, "-m", "zoo", "bench", "graph", "--quick", "--rounds", "1", "--json"]
+    done = subprocess.run(bench, capture_output=True, text=True, cwd=Path(zoo.__file__).parents[1])
+    assert done.returncode == 0, done.stderr[-2000:]  # 1: an output is wrong
+    cases = [record["case"] for record in json.loads(done.stdout)["results"]]
+    assert {"GraphormerMultiheadAttention", "GraphormerGraphEncoderLayer"} <= set(cases)

@@ -11,7 +11,7 @@ import torch
 
 from zoo.data.dataset import ImageDataset
 from zoo.data.loader import ResumableLoader
-from zoo.data.shards import GROUPS, _members
+from zoo.data.shards import GROUPS, members
 from zoo.data.share import Shared
 from zoo.data.stream import open_shards, parts, shards_at, split_of
 from zoo.errors import ZooError
@@ -176,7 +176,7 @@ def test_members_are_those_of_tarfile(tmp_path, form):
             about.size = 400 * number
             tar.addfile(about, io.BytesIO(bytes([number]) * about.size))
     with open(tmp_path / "x.tar", "rb") as stream, tarfile.open(tmp_path / "x.tar") as tar:
-        assert list(_members(stream)) == [(m.name, m.offset_data, m.size) for m in tar if m.isfile()]
+        assert list(members(stream)) == [(m.name, m.offset_data, m.size) for m in tar if m.isfile()]
 
 
 def test_classes_txt_names_the_integers(items, tmp_path):

@@ -47,8 +47,8 @@ def test_the_command(tmp_path, capsys):
     assert "estimates log solubility in log mol/l" in printed and "| RMSE | 0.537 log mol/l | test | 113 | 2 |" in printed
     assert main(["card", "graph_nano.esol", "--out", str(tmp_path / "c.md")]) == 0
     assert (tmp_path / "c.md").read_text() == printed
-    assert main(["card", "image_nano"]) == 1 and "without weights" in capsys.readouterr().err
-    assert main(["card", "graph_nano.esl"]) == 1 and "did you mean graph_nano.esol" in capsys.readouterr().err
+    assert main(["card", "image_nano"]) == 2 and "without weights" in capsys.readouterr().err
+    assert main(["card", "graph_nano.esl"]) == 2 and "did you mean graph_nano.esol" in capsys.readouterr().err
 
 
 def test_a_card_is_read_without_torch():

@@ -1,7 +1,34 @@
 """Fixtures around the model of colour_model.py."""
 
+import moto_here
 import pytest
 from colour_model import FakeModel, Picky, paint
+from milvus_here import collections, running
+
+
+@pytest.fixture(scope="session")
+def object_storage():
+    yield from moto_here.running()
+
+
+@pytest.fixture
+def bucket(object_storage, monkeypatch):
+    """The address of an empty bucket; credentials come from the environment alone."""
+    for name, value in object_storage.items():
+        monkeypatch.setenv(name, value)
+    return moto_here.new_bucket()
+
+
+@pytest.fixture(scope="session")
+def milvus(tmp_path_factory):
+    """The address of a Milvus server: that of ZOO_TEST_MILVUS, or one out of the package `milvus` for these tests."""
+    yield from running(tmp_path_factory)
+
+
+@pytest.fixture
+def milvus_uri(milvus):
+    """uri(path): the collection that stands for a path in this test; all are dropped at its end."""
+    yield from collections(milvus)
 
 
 @pytest.fixture

@@ -1,11 +1,6 @@
 """Where an index lies: a folder, or object storage as moto plays it on this machine."""
 
 import os
-import socket
-import subprocess
-import sys
-import time
-from urllib.request import urlopen
 
 import pytest
 
@@ -20,36 +15,6 @@ def test_what_is_a_folder_and_what_is_not(tmp_path):
     assert isinstance(place("photos.index"), Folder)
     with pytest.raises(ZooError, match="^nowhere://bucket/x: cannot be opened as object storage"):
         place("nowhere://bucket/x")
-
-
-@pytest.fixture
-def bucket(monkeypatch):
-    """The address of an empty bucket; credentials come from the environment alone."""
-    for package in ("moto", "boto3", "lancedb"):
-        pytest.importorskip(package, reason="object storage is played by moto: pip install 'moto[server]'")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    server = subprocess.Popen([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
-    settings = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1",
-                "AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL": url, "AWS_ENDPOINT": url, "AWS_ALLOW_HTTP": "true"}
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        try:
-            urlopen(url).close()
-            break
-        except OSError:
-            time.sleep(0.1)
-    import boto3
-
-    boto3.client("s3").create_bucket(Bucket="photos")
-    yield "s3://photos"
-    server.terminate()
-    server.wait()
 
 
 @pytest.mark.slow

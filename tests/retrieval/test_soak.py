@@ -136,5 +136,5 @@ def test_searches_while_pictures_come_and_go_lose_nothing_and_grow_nothing(store
     times.sort()
     print(f"{store}: {SECONDS:.0f} s, {len(times)} searches by {VISITORS} visitors, {writes} writes of {PASSING} pictures; "
           f"p50 {1000 * times[len(times) // 2]:.0f} ms, p99 {1000 * times[int(len(times) * 0.99)]:.0f} ms; "
-          f"server {sizes[0] / 2**20:.0f} -> {sizes[-1] / 2**20:.0f} MiB")
+          f"server, MiB: {' '.join(f'{size / 2**20:.0f}' for size in sizes[:: max(1, len(sizes) // 12)])}")
     assert grown < GROWTH, f"the server grew by {grown / 2**20:.0f} MiB"

@@ -20,15 +20,24 @@ from zoo.retrieval.where import parse
 DIM, STEPS = 4, 6
 
 
-@pytest.fixture(params=["numpy", "lance", "lance, partitions"])
+SERVER = pytest.param("milvus", marks=pytest.mark.slow)  # it takes half a minute to start
+
+
+def usable(request, kind):
+    """where(path): the uri of that kind that stands for a path."""
+    if kind == "lance":
+        pytest.importorskip("lancedb", reason="the extra `retrieval` is not installed")
+    return request.getfixturevalue("milvus_uri") if kind == "milvus" else str
+
+
+@pytest.fixture(params=["numpy", "lance", "lance, partitions", SERVER])
 def open_at(request, monkeypatch):
     """open_at(path): the store there. The third searches by an index of neighbours from the first row on."""
     kind, _, partitions = request.param.partition(", ")
-    if kind == "lance":
-        pytest.importorskip("lancedb", reason="the extra `retrieval` is not installed")
+    where = usable(request, kind)
     if partitions:
         monkeypatch.setattr("zoo.retrieval.lance_store.LARGE", 1)
-    return lambda path, dim=DIM: open_store(kind, str(path), dim)
+    return lambda path, dim=DIM: open_store(kind, where(path), dim)
 
 
 def rows(keys, value=0.0, blob=None, **columns):
@@ -156,7 +165,7 @@ def test_which_store_is_chosen(monkeypatch):
     assert (chosen("lance", 3, False), chosen("numpy", 10**6, False), chosen("auto", 3, True)) == ("lance", "numpy", "lance")
     monkeypatch.setattr("zoo.retrieval.store.find_spec", lambda name: None)
     assert chosen("auto", 10**6, False) == "numpy"  # exact, only slower
-    with pytest.raises(UsageError, match="--store faiss; allowed: auto, numpy, lance"):
+    with pytest.raises(UsageError, match="--store faiss; allowed: auto, numpy, lance, and a Milvus server such as http://host:19530"):
         chosen("faiss", 1, False)
     with pytest.raises(UsageError, match="on object storage: --store lance"):
         chosen("numpy", 1, True)
@@ -194,23 +203,22 @@ for step in range({start}, 10**6):
 
 
 def writer(kind, path, name, start=0):
-    script = WRITER.format(here=str(Path(__file__).parent), kind=kind, path=str(path), name=name, start=start)
+    script = WRITER.format(here=str(Path(__file__).parent), kind=kind, path=path, name=name, start=start)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     command = [sys.executable, "-c", script]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-@pytest.fixture(params=["numpy", "lance"])
-def kind(request):
-    if request.param == "lance":
-        pytest.importorskip("lancedb", reason="the extra `retrieval` is not installed")
-    return request.param
+@pytest.fixture(params=["numpy", "lance", SERVER])
+def kept(request, tmp_path):
+    """The kind of a store and its uri."""
+    return request.param, usable(request, request.param)(tmp_path)
 
 
-def test_kill_9_loses_no_finished_row_and_doubles_none(tmp_path, kind):
-    start = 0
+def test_kill_9_loses_no_finished_row_and_doubles_none(kept):
+    start, (kind, path) = 0, kept
     for attempt in range(2):
-        process = writer(kind, tmp_path, "w", start)
+        process = writer(kind, path, "w", start)
         for line in process.stdout:
             if int(line) >= start + 3 + attempt:
                 break
@@ -218,7 +226,7 @@ def test_kill_9_loses_no_finished_row_and_doubles_none(tmp_path, kind):
         os.kill(process.pid, signal.SIGKILL)
         acknowledged = [int(line), *map(int, process.stdout.read().split())][-1]
         process.communicate()
-        store = open_store(kind, str(tmp_path), DIM)
+        store = open_store(kind, path, DIM)
         keys = store.rows()["key"].to_pylist()
         assert len(keys) == len(set(keys)) == len(store)
         finished = {f"w{step}-{i}" for step in range(acknowledged + 1) for i in range(2)}
@@ -230,9 +238,10 @@ def test_kill_9_loses_no_finished_row_and_doubles_none(tmp_path, kind):
         start = acknowledged + 1
 
 
-def test_two_writers_and_a_reader_at_once(tmp_path, kind):
-    reader, sizes, errors = open_store(kind, str(tmp_path), DIM), [], []
-    writers = [writer(kind, tmp_path, name) for name in "ab"]
+def test_two_writers_and_a_reader_at_once(kept):
+    kind, path = kept
+    reader, sizes, errors = open_store(kind, path, DIM), [], []
+    writers = [writer(kind, path, name) for name in "ab"]
     stop = threading.Event()
 
     def read():

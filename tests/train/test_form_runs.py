@@ -84,6 +84,6 @@ def test_a_wrong_form_is_named_before_training(folder, tmp_path):
 def test_the_command_line_says_so_in_one_line(folder, tmp_path, capsys):
     given(folder, tmp_path)
     wrong = "{attention: {pattern: {form: sliding, radios: 2}}}"
-    assert cli.main(["train", str(tmp_path / "mine.yaml"), "--arguments", wrong, "--dry-run"]) == 1
+    assert cli.main(["train", str(tmp_path / "mine.yaml"), "--arguments", wrong, "--dry-run"]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == "error: Image: attention['pattern'], form 'sliding', radios=2; allowed: radius"

@@ -43,8 +43,8 @@ def test_two_ranks_train_as_one(recipe, tmp_path, capfd):
 def test_what_cannot_be_streamed_is_said(recipe, tmp_path):
     with pytest.raises(UsageError, match="balance: sampler; items of shards are read in turn"):
         run.train(replace(recipe, balance="sampler"), tmp_path / "runs")
-    with pytest.raises(UsageError, match="text_image_contrastive; only labelled pictures are streamed"):
-        run.train(replace(recipe, task="text_image_contrastive", model="text_image_pico", arguments={}), tmp_path / "runs")
+    with pytest.raises(UsageError, match="audio_classification; only pictures with labels or captions are streamed"):
+        run.train(replace(recipe, task="audio_classification", model="audio_pico", arguments={}), tmp_path / "runs")
     torn = tmp_path / "tar" / "train-1.tar"
     torn.write_bytes(torn.read_bytes()[:-11000])
     with pytest.raises(ZooError, match="train-1.tar: torn"):

@@ -2,16 +2,19 @@
 measures in its own way, and perhaps `said(results, settings)`. Listing them imports nothing heavy."""
 
 import importlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from shutil import which
 
 from zoo.errors import UsageError
 
 BENCHES = {
     "attention": "every form of attention of the core against all pairs under a mask: error, time, memory",
     "image": "the image model against the Swin of timm with equal weights: inference by batch, training step",
-    "audio": "local stages and the whole audio model against a full-attention twin, up to 2 minutes of sound",
-    "graph": "the graph model against GPSConv on molecules, attention along edges against TransformerConv",
+    "audio": "local attention against a full-attention twin, FlexAttention and a loop; training with and without dispatch",
+    "graph": "the graph model and one layer against GPSConv and Graphormer, attention along edges against TransformerConv",
+    "htsat": "the audio tower of CLAP against ClapAudioModel of transformers with equal weights: inference by batch",
     "rerank": "a query against 64 candidates by cross-attention, against a loop and a batch of nn.MultiheadAttention",
     "text": "the text tower on padded batches of captions against BertModel of transformers",
     "search": "100,000 vectors in the stores of an index, against a plain matrix product: time, recall, filters",
@@ -27,7 +30,7 @@ class Settings:
     """How to measure: `threads` of torch; `wall` clock instead of CPU time of the calling thread; `rounds`; `quick`: small sizes.
 
     `dtype` "fp32" or "bf16" (autocast); `model` a registry name, None: the bench's own; `budget` in GiB, of the bench
-    memory. UsageError names a wrong one.
+    memory; `compile`: both sides through torch.compile, of benches that have it (COMPILES). UsageError names a wrong one.
     """
 
     threads: int = 1
@@ -37,6 +40,7 @@ class Settings:
     dtype: str = "fp32"
     model: str | None = None
     budget: float = 2.0
+    compile: bool = False
 
     def __post_init__(self):
         for name, value in {"--threads": self.threads, "--rounds": self.rounds}.items():
@@ -61,12 +65,21 @@ def run(name: str, settings: Settings, progress: Callable[[str], None]) -> dict:
     dtypes = getattr(bench, "DTYPES", None)
     if dtypes and settings.dtype != "fp32":
         raise UsageError(f"bench {name}: --dtype {settings.dtype}; it always measures {dtypes}: leave --dtype out")
+    if settings.compile and not hasattr(bench, "COMPILES"):
+        raise UsageError(f"bench {name}: it compiles nothing; --compile is for bench image")
+    if settings.compile and not compiler():
+        raise UsageError("bench: --compile needs a C++ compiler (g++), and there is none; install one, or leave it out")
     with rounds.surroundings(settings):
         facts = report.facts(settings) | ({"dtype": dtypes} if dtypes else {})
         facts |= {"clock": bench.CLOCK} if hasattr(bench, "CLOCK") else {}
         results = bench.results(settings, progress) if hasattr(bench, "results") else _rows(name, bench, settings, progress)
     said = bench.said(results, settings) if hasattr(bench, "said") else []
     return {"bench": name, "settings": facts, "results": results, "growth": report.growth(results), "said": said}
+
+
+def compiler() -> bool:
+    """Whether torch.compile finds a C++ compiler here."""
+    return bool(which(os.environ.get("CXX", "g++")) or which("clang++"))
 
 
 def _rows(name: str, bench, settings: Settings, progress: Callable[[str], None]) -> list[dict]:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from zoo import registry
 from zoo.bench import Settings
+from zoo.bench.audio_local import layer_rows, training_rows
 from zoo.bench.rounds import Case, Row
 from zoo.core import Recorder, Whole
 from zoo.errors import UsageError
@@ -17,7 +18,9 @@ SECONDS, QUICK = (15, 30, 60, 120), (1, 2)
 def rows(settings: Settings) -> Iterator[Row]:
     """Rows by length in frames: one clip of random samples, inference. The twin's weights differ, so only ours is checked.
 
-    What is right is the model itself with its attention written out. UsageError for a model without local stages.
+    Then one local layer against other ways to its numbers, and a training step with and without the core's dispatch.
+    What is right of the first two is the model itself with its attention written out. UsageError for a model without local
+    stages.
     """
     name = settings.model or "audio_nano"
     model, other, twin = _family(name)
@@ -34,6 +37,8 @@ def rows(settings: Settings) -> Iterator[Row]:
         right = lambda: _written_out(model, lambda: _run(model.stages[:count], tokens))  # noqa: E731
         yield Row("local stages", frames, "frames", tuple(local), right)
         yield Row("whole model", frames, "frames", tuple(whole), lambda: _written_out(model, lambda: model(wave)))
+    yield from layer_rows(name, settings.quick)
+    yield from training_rows(name, settings.quick)
 
 
 def _family(name: str) -> tuple[nn.Module, nn.Module, nn.Module]:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from zoo import registry
 from zoo.bench import Settings
 from zoo.bench.baselines import stack
+from zoo.bench.graph_layer import gps_row, graphormer_rows, missing
 from zoo.bench.rounds import Case, Row
 from zoo.core.pairs import Pairs, pair_attention
 from zoo.errors import UsageError
@@ -22,14 +23,23 @@ NODES, QUICK_NODES, DEGREE, DIM, HEADS = (20_000, 100_000), (200, 400), 10, 64, 
 
 
 def rows(settings: Settings) -> Iterator[Row]:
-    """Molecules (size: graphs of a batch): making the batch, inference, training step; then attention along edges (size: nodes).
+    """Molecules (size: graphs of a batch): making the batch, inference, training step; one layer; then attention along edges
+    (size: nodes).
 
-    The two models differ, so their outputs are not compared; those of attention along edges are, on equal weights.
+    The two models differ, so their outputs are not compared; those of one layer and along edges are, on equal weights.
     """
     data_type()  # says how to install torch_geometric where it is missing
     yield from _molecules(settings)
+    graphs = molecules(QUICK_BATCH if settings.quick else BATCH)
+    yield gps_row(graphs)
+    yield from graphormer_rows(graphs)
     for nodes in QUICK_NODES if settings.quick else NODES:
         yield from _along_edges(nodes)
+
+
+def said(_results: list[dict], _settings: Settings) -> list[str]:
+    """What could not be measured here."""
+    return missing()
 
 
 def _molecules(settings: Settings) -> Iterator[Row]:

@@ -1,6 +1,7 @@
 """`zoo bench image`: the image model against timm's Swin of equal weights, inference and training step."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from einops import rearrange
@@ -14,6 +15,7 @@ from zoo.errors import UsageError, ZooError
 from zoo.models.image import Image
 
 SHAPES = {"image_tiny": 224, "image_nano": 32}  # side of the pictures
+EAGER, COMPILES = "timm Swin, eager", "inference"
 BATCHES, QUICK, STEPS = (1, 8, 32), (1,), {"image_tiny": 2, "image_nano": 32}
 
 
@@ -21,7 +23,8 @@ def rows(settings: Settings) -> Iterator[Row]:
     """Each shape: inference by batch, then a training step (forward and backward). Size: pictures.
 
     image_nano is taken with the stem of Swin and without convolutions in its stages, which timm's model has not. timm runs
-    eagerly in its default settings. UsageError for a model that is no windowed image model.
+    eagerly in its default settings; or, where both are compiled, with its fused attention switched on, and no training step is
+    measured. UsageError for a model that is no windowed image model.
     """
     for name in (settings.model,) if settings.model else tuple(SHAPES)[::-1] if settings.quick else SHAPES:
         if registry.find(name).entry != "zoo.models.image:Image":
@@ -29,12 +32,36 @@ def rows(settings: Settings) -> Iterator[Row]:
         side, (ours, peer) = SHAPES.get(name, 224), pair(name, SHAPES.get(name, 224))
         ours.eval(), peer.eval()
         for batch in QUICK if settings.quick else BATCHES:
-            cases = [Case(label, lambda m=m, x=_pictures(batch, side): m(x)) for label, m in _named(name, ours, peer)]
-            yield Row(f"{name} {side}, inference", batch, "pictures", tuple(cases))
+            yield _inference(name, ours, peer, _pictures(batch, side), settings.compile)
+        if settings.compile:
+            continue
         ours.train(), peer.train()
         batch = 1 if settings.quick else STEPS.get(name, 2)
-        cases = [Case(label, lambda m=m, x=_pictures(batch, side): _step(m, x)) for label, m in _named(name, ours, peer)]
+        cases = [Case(label, lambda m=m, x=_pictures(batch, side): _step(m, x)) for label, m in ((name, ours), (EAGER, peer))]
         yield Row(f"{name} {side}, training step", batch, "pictures", tuple(cases))
+
+
+def _inference(name: str, ours: nn.Module, peer: nn.Module, x: Tensor, compile: bool) -> Row:
+    runs = {name: partial(ours, x), EAGER: partial(peer, x)}
+    cases = [Case(label, run) for label, run in runs.items()]
+    if compile:
+        torch.compiler.reset()  # what was made for other sizes
+        for module in peer.modules():
+            if hasattr(module, "fused_attn"):
+                module.fused_attn = True  # timm leaves it off in windows
+        labels = name, "timm Swin, fused attention"
+        cases = [Case(label, _compiled(run), counted=run) for label, run in zip(labels, runs.values())]
+    return Row(f"{name} {x.shape[-1]}, {'compiled' if compile else 'inference'}", len(x), "pictures", tuple(cases))
+
+
+def _compiled(run: partial) -> Callable[[], Tensor]:
+    """A model on one input by inductor, weights being constants of its code ("freezing"); called once: the code is there."""
+    from torch._inductor import config
+
+    compiled = torch.compile(run.func, dynamic=False)
+    with config.patch(freezing=True):
+        compiled(*run.args)
+    return partial(compiled, *run.args)
 
 
 def pair(name: str, side: int) -> tuple[Image, nn.Module]:
@@ -65,10 +92,6 @@ def _fit(value: Tensor, own: Tensor) -> Tensor:
     edge = (most - side) // 2
     table = nn.functional.pad(rearrange(value, "(h w) heads -> heads h w", h=side), (edge,) * 4)
     return rearrange(table, "heads h w -> (h w) heads")
-
-
-def _named(name: str, ours: nn.Module, peer: nn.Module) -> list[tuple[str, nn.Module]]:
-    return [(name, ours), ("timm Swin, eager", peer)]
 
 
 def _pictures(batch: int, side: int) -> Tensor:

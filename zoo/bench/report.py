@@ -25,6 +25,7 @@ def facts(settings: Settings) -> dict:
         "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
         "torch": torch.__version__,
         "dtype": "bf16 (autocast)" if settings.dtype == "bf16" else "fp32",
+        **({"compiled": "both, torch.compile with inductor's freezing"} if settings.compile else {}),
         "threads": settings.threads,
         "clock": "wall" if settings.wall or settings.threads > 1 else "CPU time of one thread",
         "rounds": settings.rounds,

@@ -1,15 +1,38 @@
 """The command line application, and how its commands answer."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import cyclopts
 from cyclopts import Parameter
 
 import zoo
+from zoo import crew
+from zoo.errors import UsageError, ZooError
 
+TOGETHER = (["train"], ["embed"], ["index", "build"], ["index", "add"], ["index", "update"])  # what torchrun may start
 app = cyclopts.App(name="zoo", help="The `zoo` command: models, recipes and search.", version=zoo.__version__)
 Flag = Annotated[bool, Parameter(negative=())]
+
+
+def one_process(tokens: list[str]) -> None:
+    """UsageError where torchrun has started several processes of a command that is not made for that."""
+    if crew.launched() > 1 and not any(tokens[: len(words)] == words for words in TOGETHER):
+        able = ", ".join(" ".join(words) for words in TOGETHER)
+        command = " ".join(tokens[: 2 if tokens[:1] == ["index"] else 1])
+        raise UsageError(f"zoo {command}: runs in one process, start it without torchrun (with it: {able})".replace(" :", ":"))
+
+
+def need_files(model: str, items: list, modalities: tuple[str, ...] = ("image", "audio", "text_image")) -> None:
+    """ZooError where a model of pictures or sounds is given nothing that exists: said before the model is loaded."""
+    from zoo import checkpoint
+
+    card = checkpoint.read_card(checkpoint.locate(model))
+    found = [Path(item).expanduser() for item in items]
+    if card.modality in modalities and found and not any(path.exists() for path in found):
+        more = f" (nor any of {len(found) - 1} more)" if len(found) > 1 else ""
+        raise ZooError(f"{items[0]}: no such file or folder{more}")
 
 
 def out(value, as_json: bool, text) -> None:

@@ -16,13 +16,13 @@ app.command(group)
 def bench(
     name: str | None = None, /, *, quick: Flag = False, threads: int = 1, wall: Flag = False, rounds: int = 9,
     dtype: str = "fp32", model: str | None = None, budget: float = 2.0,
-    output: Annotated[Path | None, Parameter(name="--out")] = None, json: Flag = False,
+    compile: Flag = False, output: Annotated[Path | None, Parameter(name="--out")] = None, json: Flag = False,
 ) -> int:
     """Measure the bench NAME on this machine, ours against peers; without NAME: which there are.
 
     CPU time of one thread, unless --wall or --threads N (which is wall time). --dtype bf16: autocast. --quick: small sizes.
     --out FOLDER also writes results.md, results.json and results.png. A wrong output is refused and makes the exit code 1.
-    --budget GIB: of the bench memory.
+    --budget GIB: of the bench memory. --compile, of the bench image: inference with both sides through torch.compile.
     """
     from zoo import bench as benches
     from zoo import show
@@ -33,7 +33,7 @@ def bench(
         return 0
     if output:
         output.mkdir(parents=True, exist_ok=True)  # where it cannot be made, that is said before minutes of work
-    settings = benches.Settings(threads, wall, rounds, quick, dtype, model, budget)
+    settings = benches.Settings(threads, wall, rounds, quick, dtype, model, budget, compile)
     result = benches.run(name, settings, lambda line: print(line, file=sys.stderr, flush=True))
     from zoo.bench import report
 

@@ -1,6 +1,7 @@
 """index, search, demo: find pictures by text or by picture."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -8,8 +9,9 @@ from typing import Annotated
 import cyclopts
 from cyclopts import Parameter
 
+from zoo import crew
 from zoo.commands.app import Flag, app, out
-from zoo.errors import UsageError
+from zoo.errors import UsageError, ZooError
 
 index_app = cyclopts.App(name="index", help="Embed pictures once, to search them by text or picture.")
 app.command(index_app)
@@ -25,10 +27,11 @@ def build(
     """Embed the pictures of SOURCE (a folder or a table) into INDEX; unchanged ones are not embedded again.
 
     INDEX is a folder, or the address of one in object storage (s3://bucket/photos.index). A new one takes
-    text_image_nano.openmoji unless --model says otherwise. --store numpy or lance; a new index takes lance from 20,000
-    pictures on, and an old one moves to it. --rebuild embeds all anew; the old rows answer until that is done.
+    text_image_nano.openmoji unless --model says otherwise. --store numpy, lance or a Milvus server (http://host:19530);
+    a new index takes lance from 20,000 pictures on, and an old one moves to what is named. --rebuild embeds all anew;
+    the old rows answer until that is done.
     """
-    from zoo import retrieval, show
+    from zoo import retrieval
     from zoo.retrieval.manifest import MANIFEST
     from zoo.retrieval.place import place
 
@@ -44,23 +47,23 @@ def build(
     options = {"--model": None if exists and not rebuild else model, "--store": store}
     said = "".join(f" {flag} {value}" for flag, value in options.items() if value) + (" --rebuild" if rebuild else "")
     again = f"zoo index build {index} {source}{said}"
-    progress = show.Progress("indexing")
+    progress = _progress("indexing")
     return _told(index, again, json, lambda: retrieval.build(index, source, model, progress, rebuild=rebuild, store=store))
 
 
 @index_app.command
 def update(index: str, *, model: str | None = None, json: Flag = False) -> int:
     """Look at every source of INDEX again: new pictures come in, changed ones are embedded, vanished ones leave."""
-    from zoo import retrieval, show
+    from zoo import retrieval
 
-    progress = show.Progress("indexing")
+    progress = _progress("indexing")
     return _told(index, f"zoo index update {index}", json, lambda: retrieval.update(index, model, progress))
 
 
 @index_app.command
 def add(index: str, *sources: Path, model: str | None = None, json: Flag = False) -> int:
     """Add pictures, folders or tables to INDEX; `zoo index update` looks at them too from then on."""
-    from zoo import retrieval, show
+    from zoo import retrieval
 
     if not sources:
         raise UsageError(f"index add: name a picture, folder or table, e.g. zoo index add {index} ~/holiday")
@@ -68,7 +71,7 @@ def add(index: str, *sources: Path, model: str | None = None, json: Flag = False
     def run():
         total = retrieval.Report()
         for source in sources:
-            total += retrieval.add(index, source, model, show.Progress(f"indexing {source}"))
+            total += retrieval.add(index, source, model, _progress(f"indexing {source}"))
         return total
 
     return _told(index, f"zoo index update {index}", json, run)
@@ -109,15 +112,29 @@ def index_info(index: str, *, json: Flag = False) -> None:
     out(facts, json, lambda: show.lines(facts))
 
 
-def _told(index: str, again: str, json: bool, run) -> int:
-    """Runs what embeds pictures, and says what it did; the exit code tells of bad ones."""
+def _progress(what: str):
+    """Of the first process: the others are as far."""
     from zoo import show
 
-    try:
-        report = run()
-    except KeyboardInterrupt:
-        print(f"\nstopped; finished batches are kept: go on with {again}", file=sys.stderr)
-        return 130
+    return show.Progress(what) if crew.first() else None
+
+
+def _told(index: str, again: str, json: bool, run) -> int:
+    """Runs what embeds pictures, and says, once, what it did; the exit code tells of bad ones."""
+    from zoo import show
+
+    kept = f"finished batches are kept: go on with {again}" + (" (under torchrun or not)" if crew.launched() > 1 else "")
+    with crew.stoppable() as caught:
+        try:
+            report = run()
+        except KeyboardInterrupt:
+            if crew.first():
+                print(f"\nstopped; {kept}", file=sys.stderr, flush=True)
+            return 128 + (caught or [signal.SIGINT])[0]
+        except crew.Lost as error:
+            raise ZooError(f"{error}; {kept}") from error
+    if not crew.first():
+        return 0
     facts = {"index": index, "added": report.added, "changed": report.changed, "unchanged": report.unchanged,
              "removed": report.removed, "bad": [{"item": key, "reason": why} for key, why in report.bad]}
     out(facts, json, lambda: show.lines({**facts, "bad": len(report.bad)}))
@@ -138,6 +155,8 @@ def search(
         raise UsageError("search: --rerank reads the query's words; leave it out with --image")
     from zoo import retrieval, show
 
+    if image is not None and not image.expanduser().is_file():
+        raise ZooError(f"{image}: no such file")
     opened = retrieval.open(index)
     note = opened.note()
     if note:
@@ -149,9 +168,13 @@ def search(
 
 @app.command
 def demo(
-    target: str | None = None, *, model: str = DEFAULT_MODEL, port: int | None = None, browser: bool = True
+    target: str | None = None, *, model: str = DEFAULT_MODEL, port: int | None = None, browser: bool = True,
+    host: str = "127.0.0.1",
 ) -> None:
-    """Search page on this machine: the OpenMoji gallery, or TARGET (a folder of pictures or an index)."""
+    """Search page on this machine: the OpenMoji gallery, or TARGET (a folder of pictures or an index).
+
+    --host ADDRESS serves it on a network too (0.0.0.0: on all of them): whoever reaches it can see the indexed pictures.
+    """
     from zoo.retrieval import app as page
 
-    page.serve(target, model=model, port=port, open_browser=browser)
+    page.serve(target, model=model, port=port, open_browser=browser, host=host)

@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 import zoo
 from zoo.commands.app import Flag, app, out
-from zoo.errors import UsageError
+from zoo.errors import UsageError, ZooError
 
 
 @app.command
@@ -70,6 +70,8 @@ def eval_(
     """
     from zoo import evaluate, show
 
+    if not data.expanduser().exists():
+        raise ZooError(f"{data}: no such file or folder")
     if probe:
         if save_score or window or captions:
             raise UsageError("--probe goes with --split, --split-column and --label; its score is not the model's own")

@@ -1,5 +1,6 @@
 """predict, embed, explain: what a trained model says about files, their vectors, and what it looked at."""
 
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -7,8 +8,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 import zoo
-from zoo.commands.app import Flag, app, dumps, out
-from zoo.errors import UsageError
+from zoo.commands.app import Flag, app, dumps, need_files, out
+from zoo.errors import UsageError, ZooError
 
 
 @app.command
@@ -26,6 +27,8 @@ def predict(
 
     if not items:
         raise UsageError("predict: give files, folders, tables or SMILES")
+    if not json:  # which lists each of them
+        need_files(model, items)
     asked = predictions.Asked(frames, threshold, window)
     loaded = zoo.load(model)
     good, bad = predictions.predict(loaded, list(items), asked)
@@ -51,19 +54,32 @@ def embed(
     ITEMS: pictures, sounds, folders and tables of them, SMILES, networks; of a text model, or with --text of a text-image
     model, texts, .txt files with one text a line, or tables with a --column of texts. --layer N: the mean over the tokens
     after stage N (0 the first, -1 the last) instead of the model's own vector. A file that cannot be read is reported and
-    makes the exit code 1.
+    makes the exit code 1. What is finished is kept beside --out till all is: after a stop the same command goes on.
     """
+    from zoo import crew, pieces, show
     from zoo import embed as embedding
-    from zoo import show
 
     if not items:
         raise UsageError("embed: give files, folders or tables, SMILES, or texts")
     if output.suffix.lower() != ".parquet":
         raise UsageError(f"embed: --out {output}; the vectors are written as Parquet, give a name that ends in .parquet")
-    if batch_size < 1:
-        raise UsageError(f"--batch-size {batch_size}: expected 1 or more")
+    if not 1 <= batch_size <= 10**6:
+        raise UsageError(f"--batch-size {batch_size}: expected 1 to 1000000")
+    if not (text or json):
+        need_files(model, items)
     asked = embedding.Asked(text, column, layer, batch_size)
-    result = embedding.embed(zoo.load(model), list(items), output, asked)
+    again = "the same command goes on" + (" (under torchrun or not)" if crew.launched() > 1 else "")
+    with crew.stoppable() as caught:
+        try:
+            result = embedding.embed(zoo.load(model), list(items), output, asked)
+        except KeyboardInterrupt:
+            if crew.first():
+                print(f"\nstopped; {pieces.kept(output)}: {again}", file=sys.stderr, flush=True)
+            return 128 + (caught or [signal.SIGINT])[0]
+        except crew.Lost as error:
+            raise ZooError(f"{error}; {pieces.kept(output)}: {again}") from error
+    if not crew.first():
+        return 0
     facts = {"file": str(output) if result.items else None, "items": result.items, "dim": result.dim}
     bad = [{"item": item, "reason": why} for item, why in result.bad]
     out({**facts, "bad": bad}, json, lambda: show.lines({**facts, "bad": len(bad)}))
@@ -92,6 +108,7 @@ def explain(
         raise UsageError("explain: ITEM is empty; give a file, a SMILES or a text")
     if grid and (layer, head, text) != (None, None, None):
         raise UsageError("--grid shows all layers and heads; leave --layer, --head, --text out (text-image models have no grid)")
+    need_files(model, [item])
     if grid:
         draw_grid(zoo.load(model), item, output, query=query)
     else:

@@ -105,8 +105,8 @@ class PairDataset(PictureDataset):
 
     def __init__(self, items: Items, preprocess: ImagePreprocess, augment: str | None = None, seed: int = 0,
                  cache: bool = True, first: float = 0.0):
-        captions = items.captions or [[]] * len(items)
-        bare = [key for key, texts in zip(items.keys, captions, strict=True) if not texts]
+        captions = (items.captions or [[]] * len(items)) if items.held else []  # of shards they were looked at on opening
+        bare = [key for key, texts in zip(items.keys, captions) if not texts]
         if bare:
             raise ZooError(f"pairs: {len(bare)} of {len(items)} items have no caption: {', '.join(bare[:3])}")
         super().__init__(items, preprocess, augment, seed, cache)

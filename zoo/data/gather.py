@@ -1,12 +1,13 @@
 """What opening pictures and opening sounds share: the tables of a path, splits, classes of all tables, rows as one Items."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 from zoo.data.folders import class_folders, file_items, files_below, layers, split_name
 from zoo.data.items import Items, joined, natural
 from zoo.data.media import MediaTable, PictureTable, SoundTable, unique_keys
-from zoo.data.medium import MEDIA
+from zoo.data.medium import MEDIA, Medium
 from zoo.data.tables import TABLES, tables_in
 from zoo.errors import ZooError
 
@@ -33,6 +34,11 @@ def open_labelled(path: str | Path, kind: type[MediaTable], split: str | None, l
     """Labelled items of a medium: see open_images, open_sounds."""
     path, split = existing(path), split and split_name(split)
     tables = tables_at(path, kind, (label, split_column))
+    if tables and path.is_dir() and not any(label in table.columns for table in tables) and _in_folders(path, kind.medium):
+        aside = ", ".join(table.file.name for table in tables)
+        warnings.warn(f"{path}: the class folders are taken; {aside} has no column {label!r} (to take it: --data FILE, "
+                      "--targets COLUMN)", stacklevel=3)
+        tables = []
     if not tables:
         return class_folders(path, split, kind.medium)
     names = {table: table.labels(label) for table in tables}
@@ -46,6 +52,11 @@ def open_labelled(path: str | Path, kind: type[MediaTable], split: str | None, l
         return items
 
     return unique_keys(gathered(path, split, tables, labelled, split_column))
+
+
+def _in_folders(path: Path, medium: Medium) -> bool:
+    """Whether two folders or more hold files of the medium."""
+    return len({file.relative_to(path).parts[0] for file in files_below(path, medium) if file.parent != path}) > 1
 
 
 def open_unlabelled(path: str | Path, kind: type[MediaTable]) -> Items:

@@ -47,6 +47,10 @@ class Items:
     def __len__(self) -> int:
         return len(self.keys)
 
+    @property
+    def caption_count(self) -> int:
+        return sum(map(len, self.captions or ()))
+
     def image(self, i: int) -> Image.Image:
         """The i-th picture, RGB, in full size. Raises ZooError that names its key."""
         return load_image(self.sources[i], self.keys[i])

@@ -73,8 +73,7 @@ class MediaTable(Table):
     def captions(self, columns: tuple[str, ...]) -> list[list[str]]:
         """All texts of the columns, row by row: strings, lists or structs of strings; empty ones dropped."""
         parts = [self.column(column) for column in columns]
-        return [[normalize("NFC", t.strip()) for part in row for t in _texts(part) if t.strip()]
-                for row in zip(*parts, strict=True)]
+        return [texts(row) for row in zip(*parts, strict=True)]
 
 
 class PictureTable(MediaTable):
@@ -110,6 +109,11 @@ def unique_keys(items: Items) -> Items:
 
 def _is_encoded(kind: pa.DataType) -> bool:
     return is_bytes(kind) or pa.types.is_struct(kind)
+
+
+def texts(values) -> list[str]:
+    """All texts among values, each a string, a list or a struct of strings, or None; empty ones dropped."""
+    return [normalize("NFC", text.strip()) for value in values for text in _texts(value) if text.strip()]
 
 
 def _texts(value) -> list[str]:

@@ -6,12 +6,20 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from zoo.data.arrays import read_arrays
 from zoo.data.folders import split_name
 from zoo.data.items import natural
 from zoo.data.tables import TABLES, Table, is_text
 from zoo.data.targets import target_rows
 from zoo.errors import ZooError
 from zoo.rawgraph import RawGraph, room
+
+MOST_CLASSES = 10**6
+_KINDS = {  # array -> (axes, kinds of numpy, in words)
+    "x": ((1, 2), "fiub", "numbers"), "y": ((1, 2), "fiub", "numbers"), "split": ((1,), "US", "text"),
+    "edge_attr": ((1, 2), "fiub", "numbers"), "feat_row": ((1,), "iu", "integers"), "feat_col": ((1,), "iu", "integers"),
+    "feat_value": ((0, 1), "fiub", "numbers"), "num_features": ((0,), "iu", "an integer"),
+}
 
 
 def is_network(path: Path) -> bool:
@@ -100,18 +108,17 @@ def _answers(nodes: Table, label: str, targets: Sequence[str]) -> tuple[np.ndarr
 
 
 def _from_arrays(file: Path) -> RawGraph:
-    try:
-        with np.load(file, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored}
-    except (OSError, ValueError, EOFError) as error:
-        raise ZooError(f"{file}: not a readable .npz of plain arrays: {str(error).splitlines()[0]}") from error
+    arrays = read_arrays(file)
     if "edge_index" not in arrays:
         raise ZooError(f"{file}: no array edge_index (has: {', '.join(arrays)})")
+    _check_kinds(file, arrays)
     n = _node_count(file, arrays)
     x = arrays["x"] if "x" in arrays else _scattered(file, arrays, n)
     y = arrays.get("y")
     classes = None
     if y is not None and np.issubdtype(y.dtype, np.integer):
+        if (most := int(y.max(initial=-1))) >= MOST_CLASSES or y.ndim != 1:
+            raise ZooError(f"{file}: y has shape {y.shape} and values up to {most}; classes are (n,), 0 to {MOST_CLASSES - 1}")
         y, classes = y.astype(np.int64), [str(i) for i in range(int(y.max(initial=-1)) + 1)]
     elif y is not None:
         y = y.astype(np.float32)
@@ -121,6 +128,15 @@ def _from_arrays(file: Path) -> RawGraph:
     nodes = {} if x is None else {"x": _two_axes(x)}
     edges = {"edge_attr": _two_axes(arrays["edge_attr"])} if "edge_attr" in arrays else {}
     return RawGraph(n, arrays["edge_index"], nodes, edges, y, split, classes, file.name)
+
+
+def _check_kinds(file: Path, arrays: dict) -> None:
+    """ZooError for an array of another type or number of axes than its name says."""
+    for name, (axes, kinds, what) in _KINDS.items():
+        array = arrays.get(name)
+        if array is not None and (array.ndim not in axes or array.dtype.kind not in kinds):
+            allowed = " or ".join(map(str, axes))
+            raise ZooError(f"{file}: {name} has shape {array.shape} and type {array.dtype}; expected {what} with {allowed} axes")
 
 
 def _two_axes(values: np.ndarray) -> np.ndarray:
@@ -139,12 +155,19 @@ def _scattered(file: Path, arrays: dict, n: int) -> np.ndarray | None:
     """Dense (n, num_features) float32 from the places of the entries that are not 0."""
     if "feat_row" not in arrays:
         return None
-    wide = int(arrays["num_features"])
+    if missing := {"feat_col", "num_features"} - arrays.keys():
+        raise ZooError(f"{file}: feat_row without {' and '.join(sorted(missing))}")
+    wide = max(0, int(arrays["num_features"]))
     room(n, wide, str(file))
     rows, columns = arrays["feat_row"], arrays["feat_col"]
+    if len(rows) != len(columns):
+        raise ZooError(f"{file}: feat_row has {len(rows)} entries and feat_col {len(columns)}; there is one of each per entry")
     for name, values, size in (("feat_row", rows, n), ("feat_col", columns, wide)):
         if len(values) and not (0 <= values.min() and values.max() < size):
             raise ZooError(f"{file}: {name} runs from {values.min()} to {values.max()}; allowed: 0 to {size - 1}")
     x = np.zeros((n, wide), np.float32)
-    x[rows, columns] = arrays.get("feat_value", 1)
+    values = arrays.get("feat_value", np.ones((), np.float32))
+    if values.ndim and len(values) != len(rows):
+        raise ZooError(f"{file}: feat_value has {len(values)} entries, feat_row {len(rows)}")
+    x[rows, columns] = values
     return x

@@ -62,43 +62,53 @@ class ParquetShard(Shard):
     """Rows of a Parquet file; blocks are its row groups, the last few of which stay in memory."""
 
     def __init__(self, file: Path, label: str):
+        table = self.opened(file)
+        super().__init__(file, table.labels(label))
+        self.stored = table.label_names(label)
+
+    def opened(self, file: Path) -> PictureTable:
+        """The table, with its row groups known."""
         table = PictureTable(file)
         self.column = table.bytes_column
         if self.column is None:
             raise ZooError(f"{file}: no column {' or '.join(map(repr, PICTURE.bytes_columns))} of encoded pictures to stream")
-        super().__init__(file, table.labels(label))
-        self.stored = table.label_names(label)
         meta = pa.parquet.read_metadata(file)
         self.ends = np.cumsum([meta.row_group(i).num_rows for i in range(meta.num_row_groups)])
+        return table
 
     def blocks(self) -> list[tuple[int, int]]:
         edges = [0, *np.searchsorted(self.rows, self.ends).tolist()]
         return [(a, b) for a, b in zip(edges, edges[1:]) if b > a]
 
-    def read(self, i: int) -> bytes:
+    def value(self, i: int, column: str):
+        """What a column holds of an item."""
         at = int(self.rows[i])
         group = int(np.searchsorted(self.ends, at, side="right"))
         first = int(self.ends[group - 1]) if group else 0
-        value = GROUPS.get(self.file, group, self.column)[at - first].as_py()
+        return GROUPS.get(self.file, group, column)[at - first].as_py()
+
+    def read(self, i: int) -> bytes:
+        value = self.value(i, self.column)
         return (value.get("bytes") if isinstance(value, dict) else value) or b""
 
 
 class Groups:
-    """The row groups read last, of at most `room` rows, which an order sets so that those of one buffer fit."""
+    """The row groups read last, of each column at most `room` rows, which an order sets so that those of one buffer fit."""
 
     def __init__(self):
         self.room, self._kept = 0, OrderedDict()
 
     def get(self, file: Path, group: int, column: str) -> pa.ChunkedArray:
-        key = (file, group)
+        key = (file, group, column)
         if key not in self._kept:
             try:
                 with pa.parquet.ParquetFile(file) as opened:
                     table = opened.read_row_group(group, columns=[column], use_threads=False)
             except (pa.ArrowException, OSError) as error:
                 raise ZooError(f"{file}: torn, row group {group} cannot be read ({str(error).splitlines()[0]})") from error
-            while self._kept and sum(map(len, self._kept.values())) + len(table) > self.room:
-                self._kept.popitem(last=False)
+            others = [known for known in self._kept if known[2] == column]  # the longest unused ones first
+            while others and sum(len(self._kept[known]) for known in others) + len(table) > self.room:
+                del self._kept[others.pop(0)]
             self._kept[key] = table[column]
         self._kept.move_to_end(key)
         return self._kept[key]
@@ -130,8 +140,8 @@ def _samples(file: Path, label: str):
     try:
         with open(file, "rb", buffering=2**18) as stream:
             name, picture, told = None, None, {}
-            for path, at, size in _members(stream):
-                stem, kind = _parted(path)
+            for path, at, size in members(stream):
+                stem, kind = parted(path)
                 if stem != name:
                     yield from _sample(file, name, picture, told)
                     name, picture, told = stem, None, {}
@@ -147,7 +157,7 @@ def _samples(file: Path, label: str):
         raise ZooError(f"{file}: torn or no tar file ({error}); --skip-bad leaves it out") from error
 
 
-def _members(stream):
+def members(stream):
     """(name, offset, size) of every file in a tar file, to its end mark; tarfile, which is slower, gets what is rare."""
     at, length = 0, stream.seek(0, 2)
     while True:
@@ -170,7 +180,7 @@ def _members(stream):
 
 
 def _rare(stream, at: int):
-    """What _members gives, from byte `at` on, by the standard library."""
+    """What `members` gives, from byte `at` on, by the standard library."""
     length = stream.seek(0, 2)
     stream.seek(at)
     with tarfile.open(fileobj=stream, mode="r:") as tar:
@@ -184,7 +194,7 @@ def _rare(stream, at: int):
             raise tarfile.ReadError("the end is missing")
 
 
-def _parted(name: str) -> tuple[str, str]:
+def parted(name: str) -> tuple[str, str]:
     """WebDataset's rule: the key ends at the first dot of the file's name."""
     folder, _, base = name.rpartition("/")
     stem, _, kind = base.partition(".")

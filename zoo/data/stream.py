@@ -77,7 +77,11 @@ class Streamed(Items):
                     lost |= {i for i, gone in zip(range(start, stop), found, strict=True) if gone}
                 if lost:
                     shard.keep([i for i in range(len(shard)) if i not in lost])
-        return Streamed(self.shards, self.classes), bad
+        return self.of(self.shards), bad
+
+    def of(self, shards: list[Shard]) -> "Streamed":
+        """The items of some of the shards."""
+        return Streamed(shards, self.classes)
 
     def fingerprint(self) -> str:
         about = [[(shard.file.name, len(shard)) for shard in self.shards], self.classes]
@@ -155,17 +159,7 @@ def open_shards(files: list[Path], label: str = "label", skip_bad: bool = False)
     Classes: the lines of `classes.txt` beside the shards or above; those that Parquet files store; or all labels there are.
     With classes.txt an integer label is a line of it, counted from 0.
     """
-    shards, torn = [], []
-    for file in files:
-        try:
-            shards.append((TarShard if file.suffix == ".tar" else ParquetShard)(file, label))
-        except ZooError as error:
-            if not skip_bad:
-                raise
-            torn.append((file.name, str(error).removeprefix(f"{file}: ").removesuffix("; --skip-bad leaves it out")))
-    if not sum(map(len, shards)):
-        raise ZooError(f"{files[0].parent}: no readable pictures in its {len(files)} shards")
-    shards = [shard for shard in shards if len(shard)]
+    shards, torn = opened(files, lambda file: (TarShard if file.suffix == ".tar" else ParquetShard)(file, label), skip_bad)
     listed = _listed(files[0])
     for shard in shards if listed else ():
         shard.names = [listed[int(name)] if name.isdigit() and int(name) < len(listed) else name for name in shard.names]
@@ -174,6 +168,21 @@ def open_shards(files: list[Path], label: str = "label", skip_bad: bool = False)
     for shard in shards:
         shard.number(classes)
     return Streamed(shards, classes), torn
+
+
+def opened(files: list[Path], make: Callable[[Path], Shard], skip_bad: bool) -> tuple[list[Shard], list[tuple[str, str]]]:
+    """The shards that hold items, and (file, why) of torn ones, which are an error unless skip_bad."""
+    shards, torn = [], []
+    for file in files:
+        try:
+            shards.append(make(file))
+        except ZooError as error:
+            if not skip_bad:
+                raise
+            torn.append((file.name, str(error).removeprefix(f"{file}: ").removesuffix("; --skip-bad leaves it out")))
+    if not sum(map(len, shards)):
+        raise ZooError(f"{files[0].parent}: no readable pictures in its {len(files)} shards")
+    return [shard for shard in shards if len(shard)], torn
 
 
 def _listed(file: Path) -> list[str]:
@@ -188,15 +197,22 @@ def parts(items: Streamed, val: float | str, seed: int = 0) -> tuple[Streamed, S
     named = [split_of(shard.file) for shard in items.shards]
     train = [i for i, name in enumerate(named) if name == "train"] or [i for i, name in enumerate(named) if name is None]
     if isinstance(val, str):
-        held = [i for i, name in enumerate(named) if name == split_name(val)]
-        if not held or not train:
-            have = ", ".join(sorted({name for name in named if name})) or "no split in any name"
-            raise ZooError(f"no shards for {'train' if held else val!r}; the shards' names say: {have}")
-    else:
-        if len(train) < 2:
-            raise ZooError(f"val: {val}: of {len(train)} shard none can be held out; give the name of a split, or more shards")
-        ranked = sorted(train, key=lambda i: hashlib.blake2b(f"{seed}/{items.shards[i].file.name}".encode()).digest())
-        held = ranked[: min(max(round(val * len(train)), 1), len(train) - 1)]
+        if not train:
+            of_split(items, "train")
+        return items.of([items.shards[i] for i in train]), of_split(items, val)
+    if len(train) < 2:
+        raise ZooError(f"val: {val}: of {len(train)} shard none can be held out; give the name of a split, or more shards")
+    ranked = sorted(train, key=lambda i: hashlib.blake2b(f"{seed}/{items.shards[i].file.name}".encode()).digest())
+    held = ranked[: min(max(round(val * len(train)), 1), len(train) - 1)]
     out = set(held)
-    return tuple(Streamed([items.shards[i] for i in chosen], items.classes) for chosen in ([i for i in train if i not in out],
-                                                                                          sorted(held)))
+    return tuple(items.of([items.shards[i] for i in chosen]) for chosen in ([i for i in train if i not in out], sorted(held)))
+
+
+def of_split(items: Streamed, name: str) -> Streamed:
+    """The items whose shards' names say this split. ZooError where none does."""
+    named = [split_of(shard.file) for shard in items.shards]
+    chosen = [shard for shard, found in zip(items.shards, named) if found == split_name(name)]
+    if not chosen:
+        have = ", ".join(sorted({found for found in named if found})) or "no split in any name"
+        raise ZooError(f"no shards for {name!r}; the shards' names say: {have}")
+    return items.of(chosen)

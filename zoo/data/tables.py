@@ -15,6 +15,7 @@ from zoo.data.folders import SPLITS, printable, split_name
 from zoo.data.items import natural
 from zoo.errors import ZooError
 
+MOST_ROWS, ROWS_A_BYTE = 10**6, 8  # of a Parquet file: more rows than these are a column of one value, or none at all
 TABLES = {".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"}
 _WORDS = ("split", "caption", "captions", "text", "file", "path", "image", "audio", "sound", "file_name", "filename")
 
@@ -36,7 +37,7 @@ class Table:
         with self._readable():
             if file.suffix.lower() == ".parquet":
                 self._rows, self.schema = None, pa.parquet.read_schema(file)
-                self.count = pa.parquet.read_metadata(file).num_rows
+                self.count = _rows_in(file)
             else:
                 self._rows = _read_text(file, (*text_columns, *_WORDS))
                 self.schema, self.count = self._rows.schema, self._rows.num_rows
@@ -98,11 +99,19 @@ class Table:
     def label_names(self, label: str) -> list[str] | None:
         """Ordered names stored in the Parquet metadata, by us (label_names) or by Hugging Face datasets."""
         metadata = self.schema.metadata or {}
-        if b"label_names" in metadata:
-            return list(json.loads(metadata[b"label_names"]))
-        feature = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {}).get(label, {})
-        feature = feature[0] if isinstance(feature, list) else feature.get("feature", feature)  # a list of labels
-        return feature.get("names")
+        names = None
+        try:
+            if b"label_names" in metadata:
+                names = json.loads(metadata[b"label_names"])
+            elif b"huggingface" in metadata:
+                feature = json.loads(metadata[b"huggingface"]).get("info", {}).get("features", {}).get(label, {})
+                feature = feature[0] if isinstance(feature, list) else feature.get("feature", feature)  # a list of labels
+                names = feature.get("names")
+            if names is None or isinstance(names, list) and all(isinstance(name, str) for name in names):
+                return names
+        except (AttributeError, LookupError, RecursionError, ValueError):  # JSON of another shape, or none
+            pass
+        raise ZooError(f"{self.file}: the names of the labels in its metadata are no list of texts; leave them out")
 
     def labels(self, label: str) -> list[str]:
         """The class name of each row."""
@@ -130,6 +139,15 @@ class Table:
         return names[value] if is_place else normalize("NFC", str(value))
 
 
+def _rows_in(file: Path) -> int:
+    """Rows that a Parquet file says it has. ZooError where it cannot: a list of as many keys would fill the memory."""
+    found, size = pa.parquet.read_metadata(file), file.stat().st_size
+    rows = sum(found.row_group(i).num_rows for i in range(found.num_row_groups))
+    if rows != found.num_rows or not 0 <= rows <= max(MOST_ROWS, size * ROWS_A_BYTE):
+        raise ZooError(f"{file}: damaged, or a bomb: says it has {found.num_rows} rows ({rows} in its groups) in {size} bytes")
+    return rows
+
+
 def _parted(value) -> list:
     if isinstance(value, str):
         return [part.strip() for part in value.split(";") if part.strip()]
@@ -153,8 +171,21 @@ def _is_plain(kind: pa.DataType) -> bool:
     return is_text(kind) or pa.types.is_primitive(kind) or pa.types.is_boolean(kind)
 
 
+def _flat(file: Path) -> None:
+    """ZooError for a line that is no JSON object: `null`, and what is nested too deeply, end the process in pyarrow's parser."""
+    with open(file, "rb") as lines:
+        for row, line in enumerate(lines):
+            try:
+                if line.strip() and not isinstance(json.loads(line), dict):
+                    raise ValueError("no object {...}")
+            except (ValueError, RecursionError) as error:
+                why = "nested too deeply" if isinstance(error, RecursionError) else str(error)[:100]
+                raise ZooError(f"{printable(file.name)}:{row}: a line of a table is one JSON object ({why})") from error
+
+
 def _read_text(file: Path, words: tuple[str, ...]) -> pa.Table:
     if file.suffix.lower() in (".jsonl", ".ndjson"):
+        _flat(file)
         return pa.json.read_json(file)
     with open(file, encoding="utf-8-sig") as lines:
         header = lines.readline()

@@ -13,7 +13,7 @@ from zoo.errors import UsageError
 from zoo.explain.maps import Map, Maps, record
 from zoo.explain.query import find_query
 from zoo.explain.rollout import NAME, rollout
-from zoo.explain.words import find_head, find_layer
+from zoo.explain.words import find_head, find_layer, layers
 
 SUFFIXES = (".png", ".jpg", ".pdf", ".svg")
 DPI = 150
@@ -26,6 +26,10 @@ def draw(model, item, output: Path, text: str | None, layer: str | None, head: i
     if card.modality == "text_image":
         if text is None or not text.split():
             raise UsageError(f"{card.name or card.model} looks at pictures word by word: give words, --text 'a red car'")
+        if layer == NAME:
+            asked = ", ".join([*layers(model), *layers(model, "image")])
+            raise UsageError(f"--layer {NAME} follows one kind of tokens through all layers, {card.name or card.model} has two, "
+                             f"words and patches; leave --layer out, or take one of {asked}")
         from zoo.explain.pairs import draw_pair
 
         return save(draw_pair(model, text, item, layer, head, query), output)

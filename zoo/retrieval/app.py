@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import ipaddress
 import os
 import socket
 import sys
@@ -9,7 +10,7 @@ import webbrowser
 from pathlib import Path
 
 from zoo.checkpoint import home
-from zoo.errors import ZooError
+from zoo.errors import UsageError, ZooError
 from zoo.retrieval import gallery
 from zoo.retrieval.index import Index, loaded, open_index
 from zoo.retrieval.ingest import build
@@ -20,6 +21,8 @@ from zoo.show import Progress
 
 MODEL = "text_image_nano.openmoji"
 PORTS = range(7860, 7960)
+LARGEST_UPLOAD = 64 * 2**20  # bytes
+LOOPBACK, ANY = "127.0.0.1", ("0.0.0.0", "::")
 GALLERY_QUERIES = ("grinning cat", "red heart", "hot drink", "rain", "fast train", "musical instrument")
 FOLDER_QUERIES = ("a dog on a beach", "people eating", "a red car", "night sky")
 # The browser itself refuses whatever a library's page might want to fetch from elsewhere
@@ -27,16 +30,19 @@ POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-an
 
 
 def serve(
-    target: str | None = None, model: str = MODEL, port: int | None = None, open_browser: bool = True
+    target: str | None = None, model: str = MODEL, port: int | None = None, open_browser: bool = True, host: str = LOOPBACK
 ) -> None:
-    """Serve the search page on 127.0.0.1 until Ctrl-C (KeyboardInterrupt, as from any program).
+    """Serve the search page on 127.0.0.1, or `host`, until Ctrl-C (KeyboardInterrupt, as from any program).
 
     target: an index; or a folder or table of pictures, whose index is kept in $ZOO_HOME/indexes; None: the
     OpenMoji gallery. model: makes a new index; of an existing one it must be the maker. port: 0 for any.
     Prints one line on stdout once the page answers. Raises ZooError: no gradio, port taken, target unusable.
     """
     _require_gradio()
-    with listening(port) as listener:
+    with listening(port, host) as listener:
+        if not loopback(host):
+            print(f"warning: {host} is not this machine alone: whoever reaches the address can search and see the indexed "
+                  "pictures, without a password", file=sys.stderr)
         index = opened(target, model)
         names = Names(index, home() / "names", Progress("reading names"))
         from zoo.retrieval.page import demo
@@ -45,7 +51,7 @@ def serve(
             page = demo(index, names, GALLERY_QUERIES, gallery.LANGUAGES)
         else:
             page = demo(index, names, FOLDER_QUERIES)
-        run(page, listener, open_browser)
+        run(page, listener, open_browser, host)
 
 
 def opened(target: str | None, model: str = MODEL) -> Index:
@@ -92,13 +98,25 @@ def _require_gradio() -> None:
         ) from None
 
 
-def listening(port: int | None) -> socket.socket:
-    """A socket that listens on 127.0.0.1, at `port` or at the first free one of PORTS; held from here on."""
+def loopback(host: str) -> bool:
+    """Whether an address is reached from this machine only."""
+    address = _address(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
+def listening(port: int | None, host: str = LOOPBACK) -> socket.socket:
+    """A socket that listens on `host`, at `port` or at the first free one of PORTS; held from here on."""
+    try:
+        kind, _, _, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        socket.create_server(place, family=kind).close()
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"--host {host}: cannot be listened on ({error}); an address of this machine, or 0.0.0.0 for all of "
+                         f"them; default: {LOOPBACK}") from None
     for candidate in PORTS if port is None else [port]:
-        listener = socket.socket()
+        listener = socket.socket(kind)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections just closed do not count
         try:
-            listener.bind(("127.0.0.1", candidate))
+            listener.bind((place[0], candidate))
             listener.listen(128)
             return listener
         except (OSError, OverflowError) as error:
@@ -111,11 +129,12 @@ def listening(port: int | None) -> socket.socket:
     raise ZooError(f"ports {PORTS[0]} to {PORTS[-1]} are all taken; give a free --port")
 
 
-def run(page, listener: socket.socket, open_browser: bool = False) -> None:
+def run(page, listener: socket.socket, open_browser: bool = False, host: str = LOOPBACK) -> None:
     """Serve the page (see `zoo.retrieval.page.demo`) on the socket until the process is told to stop."""
     import uvicorn
 
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    named = LOOPBACK if host in ANY else host
+    url = f"http://{f'[{named}]' if ':' in named else named}:{listener.getsockname()[1]}"
 
     class Server(uvicorn.Server):
         async def startup(self, sockets=None):
@@ -125,26 +144,24 @@ def run(page, listener: socket.socket, open_browser: bool = False) -> None:
                 webbrowser.open(url)
 
     # A page left open in a browser holds a connection: the server does not wait for it
-    settings = uvicorn.Config(application(page), log_level="warning", timeout_graceful_shutdown=1)
+    settings = uvicorn.Config(application(page, host), log_level="warning", timeout_graceful_shutdown=1)
     Server(settings).run(sockets=[listener])
 
 
-def application(page):
-    """The page as an ASGI application: fetches nothing, answers this machine alone, serves no files of it.
+def application(page, host: str = LOOPBACK):
+    """The page as an ASGI application: fetches nothing, answers to this machine's names (and `host`), serves no files of it.
 
     /thumbnail?key=... is a small copy of a picture of the index, and of nothing else.
     """
     import gradio as gr
     from fastapi import FastAPI
-    from starlette.middleware.trustedhost import TrustedHostMiddleware
     from starlette.responses import Response
 
     from zoo.retrieval.style import CSS
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(_Policy)
-    # A page of another name that resolves to this machine cannot read the pictures (DNS rebinding)
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
+    app.add_middleware(_Named, host=host)
 
     @app.get("/thumbnail")
     def thumbnail(key: str) -> Response:
@@ -159,9 +176,37 @@ def application(page):
     }  # none is fetched
     return gr.mount_gradio_app(
         app, page.blocks, path="/", server_name="127.0.0.1", allowed_paths=[], footer_links=[], run_history=False,
-        show_error=False, ssr_mode=False, enable_monitoring=False, pwa=False, mcp_server=False,
+        show_error=False, ssr_mode=False, max_file_size=LARGEST_UPLOAD, enable_monitoring=False, pwa=False, mcp_server=False,
         theme=gr.themes.Default(primary_hue="blue", **fonts), css=CSS,
     )  # fmt: skip
+
+
+class _Named:
+    """400 for a Host that is no name of ours: a page of another name that resolves to this machine cannot read the pictures
+    (DNS rebinding). Served on every address of the machine, any address is one, and no name but localhost."""
+
+    def __init__(self, app, host: str):
+        self.app, self.host = app, host
+
+    def knows(self, name: str) -> bool:
+        return name in (LOOPBACK, "localhost", self.host) or self.host in ANY and _address(name) is not None
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] in ("http", "websocket"):
+            given = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
+            name = given[1:].split("]")[0] if given.startswith("[") else given.split(":")[0]
+            if not self.knows(name):
+                from starlette.responses import PlainTextResponse
+
+                return await PlainTextResponse("unknown host", 400)(scope, receive, send)
+        await self.app(scope, receive, send)
+
+
+def _address(text: str):
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
 
 
 class _Policy:

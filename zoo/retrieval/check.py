@@ -35,7 +35,7 @@ def _problems(index: Index, contents: bool) -> Iterator[dict]:
     yield from _weights(index, rebuild)
     writer = index.place.writer()
     if writer is not None:
-        yield _problem("being written", f"process {writer}", f"wait, then: zoo index verify {name}")
+        yield _problem("being written", writer, f"wait, then: zoo index verify {name}")
     elif index.manifest["doing"] is not None:
         yield _problem("interrupted", index.manifest["doing"], update)
     elif index.place.has(NEXT):

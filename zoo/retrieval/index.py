@@ -14,7 +14,7 @@ from zoo.retrieval.manifest import MANIFEST, NEXT, identity, made_by, read_manif
 from zoo.retrieval.parts import base, parts
 from zoo.retrieval.place import place
 from zoo.retrieval.search import Hit, ranked, reranked
-from zoo.retrieval.store import Store, open_store
+from zoo.retrieval.store import Store, address, open_store
 from zoo.retrieval.where import parse
 
 
@@ -42,9 +42,7 @@ class Index:
         self._stamp = self.place.stamp(self._name) if self.place.has(self._name) else None
         manifest, kept = read_manifest(self.place, self._name), getattr(self, "manifest", {}).get("store")
         if manifest["store"] != kept:
-            self.store: Store = open_store(
-                manifest["store"]["kind"], self.place.inside(manifest["store"]["folder"]), manifest["dim"]
-            )
+            self.store: Store = open_store(manifest["store"]["kind"], address(manifest["store"], self.place), manifest["dim"])
         self.manifest, self._table = manifest, None
 
     def renew(self) -> None:
@@ -63,13 +61,16 @@ class Index:
     def _ask(self, question: Callable):
         """What `question` says of the store; of the new one where another process has just replaced it."""
         while True:
-            store = self.store
+            store, answer, failed = self.store, None, None
             try:
-                return question(store)
-            except ZooError:
-                self.renew()
-                if self.store is store:
-                    raise
+                answer = question(store)
+            except ZooError as error:
+                failed = error
+            self.renew()  # rows that are being swept look like old ones, or like none
+            if self.store is store and failed:
+                raise failed
+            if self.store is store:
+                return answer
 
     @property
     def model(self):
@@ -108,8 +109,17 @@ class Index:
         if row is None:
             raise ZooError(f"{self.path}: no picture {key!r} in this index")
         if row["path"] is not None:
-            return self.file(row)
+            return self._unmoved(row)
         return self.store.blob(key) if row["held"] else self._from_table(row)
+
+    def _unmoved(self, row: dict) -> str:
+        """The file of a row. ZooError for a link that leads out of the pictures, to another file than was indexed."""
+        file, folder = self.file(row), os.path.realpath(base(self.manifest["source"]) or "/")
+        if os.path.commonpath([real := os.path.realpath(file), folder]) != folder and os.path.exists(real):
+            status = os.stat(real)
+            if (status.st_size, status.st_mtime_ns) != (row["size"], row["mtime"]):
+                raise ZooError(f"{row['key']}: a link to another file than was indexed; zoo index update {self._quoted}")
+        return file
 
     def _from_table(self, row: dict) -> bytes:
         if self._table is None:
@@ -124,7 +134,7 @@ class Index:
         """What a searcher should know: the index is being written, or a write was cut short."""
         doing, writer = self.manifest["doing"], self.place.writer()
         if writer is not None:
-            return f"{self.path}: process {writer} is writing; what is not in yet is not found"
+            return f"{self.path}: {writer} is writing; what is not in yet is not found"
         if doing is not None:
             go_on = f"go on with: zoo index update {self._quoted}"
             return f"{self.path}: its {doing} was interrupted, pictures may be missing; {go_on}"
@@ -136,7 +146,8 @@ class Index:
         """What the index is: plain values, for people and for JSON."""
         self.renew()
         counted = {"path": str(self.path), "rows": len(self), "bytes": self.place.bytes(), "state": self.note() or "complete"}
-        known = {key: value for key, value in self.manifest.items() if key not in ("store", "doing", "excluded", "added")}
+        hidden = ("store", "doing", "excluded", "added", "left")
+        known = {key: value for key, value in self.manifest.items() if key not in hidden}
         more = {"added": [entry["path"] for entry in self.manifest["added"]], "excluded": len(self.manifest["excluded"])}
         return counted | known | more | {"store": self.store.info(), "ignored": [list(pair) for pair in self.store.ignored]}
 
@@ -172,9 +183,7 @@ class Index:
     def _quoted(self) -> str:
         return shlex.quote(str(self.path))
 
-    def search(
-        self, query: str | None = None, image=None, k: int = 10, rerank: int = 0, where=None
-    ) -> list[Hit]:
+    def search(self, query: str | None = None, image=None, k: int = 10, rerank: int = 0, where=None) -> list[Hit]:
         """The min(k, matches) best pictures for a text or a picture (as `load_image` takes it), best first.
 
         rerank: that many of the first candidates are put in a new order by the model's cross-attention; for a

@@ -1,22 +1,33 @@
-"""Make an index and bring it up to date: build, update, add, remove. One writer at a time."""
+"""Make an index and bring it up to date: build, update, add, remove. One writer at a time, be it several processes (torchrun)."""
 
 import json
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 from zoo.errors import UsageError, ZooError
 from zoo.retrieval.index import Index, embedded, loaded
-from zoo.retrieval.manifest import MANIFEST, NEXT, identity, new_manifest, read_manifest, reference, refuse_other, write_manifest
+from zoo.retrieval.manifest import (
+    MANIFEST,
+    NEXT,
+    identity,
+    left_on_servers,
+    new_manifest,
+    read_manifest,
+    reference,
+    refuse_other,
+    write_manifest,
+)
 from zoo.retrieval.parts import FIRST, MEMORY, Part, absolute, origin_of, part_of, parts, together, without
+from zoo.retrieval.passes import Progress, led, opened, rows_folders, run
 from zoo.retrieval.place import Bucket, Folder, place
-from zoo.retrieval.sources import open_source
-from zoo.retrieval.store import HEAVY, chosen
-from zoo.retrieval.sync import Report, Sync
+from zoo.retrieval.sources import need_one, open_source
+from zoo.retrieval.store import HEAVY, chosen, described, kind_of
+from zoo.retrieval.sync import Report
 
 COPIED = 4096  # rows at a time, from one store to another
-Progress = Callable[[int, int], None] | None
 
 
 def build(
@@ -33,29 +44,46 @@ def build(
     index that exists keeps its own, or moves to this one without embedding again. Raises ZooError where `path` is
     something else or in use, the source has no pictures, or another model made the index.
     """
-    where = place(path)
-    exists = _is_index(where)
-    if model is None and not exists:
-        raise UsageError(f"{path}: a new index needs a model")
-    items, root = open_source(source)
-    first = Part(FIRST, items, root)
-    together([first])  # a key that occurs twice is said before anything is written
-    model = read_manifest(where)["load"] if model is None else model
-    load, model = reference(model), loaded(model)
-    where.prepare()
-    with where.locked():
-        index, name = _prepared(where, model, load, first, rebuild, store)
-        known = [without(first, index.manifest["excluded"]), *parts(index.manifest | {"source": None})]
-        return _run(index, name, [*known, *_remembered(where, name, index)], progress, batch_size, mirror=True)
+    where, given = place(path), model
+
+    def begin(held: ExitStack) -> tuple[Index, str]:
+        exists = _is_index(where)
+        if given is None and not exists:
+            raise UsageError(f"{path}: a new index needs a model")
+        first = source_part()
+        together([first])  # a key that occurs twice is said before anything is written
+        if not exists:
+            need_one(first.items, path, source)
+        model = read_manifest(where)["load"] if given is None else given
+        load, model = reference(model), loaded(model)
+        where.prepare()
+        held.enter_context(where.locked())
+        return _prepared(where, model, load, first, rebuild, store)
+
+    @cache
+    def source_part() -> Part:
+        items, root = open_source(source)
+        return Part(FIRST, items, root)
+
+    def find(index: Index, name: str) -> list[Part]:
+        known = [without(source_part(), index.manifest["excluded"]), *parts(index.manifest | {"source": None})]
+        return [*known, *_remembered(where, name, index)]
+
+    with led(path, given, begin, find) as (index, name, found):
+        return run(index, name, found, progress, batch_size, mirror=True)
 
 
 def update(path, model=None, progress: Progress = None, batch_size: int = 64) -> Report:
     """Look at every source of the index again: what is new comes in, what changed is embedded, what is gone leaves."""
-    with _opened(path, model) as index:
+
+    def find(index: Index, name: str) -> list[Part]:
         found = parts(index.manifest)
         if not found:
             raise UsageError(f"{path}: made of pictures out of memory, there is no folder to look at; use add and remove")
-        return _run(index, MANIFEST, found, progress, batch_size, mirror=True)
+        return found
+
+    with led(path, model, lambda held: (opened(path, model, held), MANIFEST), find) as (index, name, found):
+        return run(index, name, found, progress, batch_size, mirror=True)
 
 
 def add(path, source, model=None, progress: Progress = None, batch_size: int = 64) -> Report:
@@ -64,7 +92,8 @@ def add(path, source, model=None, progress: Progress = None, batch_size: int = 6
     Keys of another folder begin with its name. `update` looks at it too from now on. What was taken out by `remove`
     comes back.
     """
-    with _opened(path, model) as index:
+
+    def find(index: Index, name: str) -> list[Part]:
         if isinstance(source, str | Path):
             part = part_of(index.manifest, absolute(source))
         else:
@@ -72,7 +101,10 @@ def add(path, source, model=None, progress: Progress = None, batch_size: int = 6
         back = set(part.items.keys)
         index.manifest["excluded"] = [key for key in index.manifest["excluded"] if key not in back]
         _no_others(index, part)
-        return _run(index, MANIFEST, [part], progress, batch_size, mirror=False)
+        return [part]
+
+    with led(path, model, lambda held: (opened(path, model, held), MANIFEST), find) as (index, name, found):
+        return run(index, name, found, progress, batch_size, mirror=False)
 
 
 def remove(path, keys: Iterable[str] = (), where=None) -> list[str]:
@@ -82,7 +114,8 @@ def remove(path, keys: Iterable[str] = (), where=None) -> list[str]:
     `keys` names no picture.
     """
     keys = list(keys)
-    with _opened(path, None, load=False) as index:
+    with ExitStack() as held:
+        index = opened(path, None, held, load=False)
         chosen_keys = _chosen(index, keys, where)
         gone = {str(absolute(key)) for key in keys}
         left = [entry for entry in index.manifest["added"] if entry["path"] not in gone]
@@ -96,49 +129,22 @@ def remove(path, keys: Iterable[str] = (), where=None) -> list[str]:
         return chosen_keys
 
 
-@contextmanager
-def _opened(path, model, load: bool = True) -> Iterator[Index]:
-    where = place(path)
-    manifest = read_manifest(where)
-    usable = loaded(manifest["load"] if model is None else model) if load else None
-    with where.locked():
-        index = Index(path)
-        if usable is not None:
-            index.use(usable)
-        yield index
-
-
-def _run(index: Index, name: str, found: list[Part], progress: Progress, batch_size: int, mirror: bool) -> Report:
-    """The pass itself; meanwhile the manifest called `name` says that it is under way."""
-    begun = index.manifest["doing"]
-    index.manifest["doing"] = begun or ("update" if mirror else "add")
-    write_manifest(index.place, index.manifest, name)
-    report = Sync(index, found).run(progress or (lambda done, total: None), batch_size, mirror)
-    looked_at = {key for part in found for key in part.items.keys}
-    before = [] if mirror else [pair for pair in index.manifest["unreadable"] if pair[0] not in looked_at]
-    index.manifest |= {"unreadable": before + [list(pair) for pair in report.bad]}
-    index.manifest["doing"] = None if mirror else begun  # what was begun before an `add` is still to be done
-    write_manifest(index.place, index.manifest, name)
-    if name == NEXT:
-        index.place.move(NEXT, MANIFEST)  # from here on readers see the new rows
-    _sweep(index.place)
-    return report
-
-
 def _prepared(where: Folder | Bucket, model, load: str, first: Part, rebuild: bool, store: str | None) -> tuple[Index, str]:
     """The index opened or created with this model, and the name of its manifest (NEXT: a new one beside the old)."""
     who, source = identity(model), str(first.root) if first.root is not None else None
     old = read_manifest(where) if where.has(MANIFEST) else None
     if old is not None and not rebuild:
         refuse_other(where.path, old, who, load)
-    kind = chosen(store or "auto", len(first.items), where.remote)
-    move = old is not None and store not in (None, "auto") and kind != old["store"]["kind"]
+    own = old["store"].get("server", "auto") if old is not None else "auto"  # what lies on a server stays there
+    kind = chosen(store or own, len(first.items), where.remote)
+    move = old is not None and store not in (None, "auto") and kind != kind_of(old["store"])
     name = MANIFEST if old is None or not (rebuild or move) else NEXT
     doing = "build" if old is None else "rebuild" if rebuild else "move"
     if old is None or name == NEXT and not _goes_on(where, who, {"source": source, "doing": doing}, kind):
-        folder = f"rows-{1 + max((int(rows[5:]) for rows in _rows_folders(where)), default=0)}"
+        folder = f"rows-{1 + max((int(rows[5:]) for rows in rows_folders(where)), default=0)}"
         dim = embedded(model, [_blank()]).shape[1]
-        manifest = new_manifest(who, load, dim, source, {"kind": kind, "folder": folder}) | {"doing": doing}
+        rows = described(kind, where.path.rpartition("/")[2] if where.remote else where.path.name, folder)
+        manifest = new_manifest(who, load, dim, source, rows) | {"doing": doing, "left": left_on_servers(where)}
         if old is not None and (move or source == old["source"]):
             manifest |= {"added": old["added"], "excluded": old["excluded"]}
         write_manifest(where, manifest, name)
@@ -155,7 +161,7 @@ def _goes_on(where: Folder | Bucket, who: dict, what: dict, kind: str) -> bool:
     if not where.has(NEXT):
         return False
     begun = read_manifest(where, NEXT)
-    return {key: begun[key] for key in who | what} == who | what and begun["store"]["kind"] == kind
+    return {key: begun[key] for key in who | what} == who | what and kind_of(begun["store"]) == kind
 
 
 def _copy(old: Index, new: Index) -> None:
@@ -219,18 +225,6 @@ def _is_index(where: Folder | Bucket) -> bool:
     if names is not None and not all(name == "lock" or name.startswith(MANIFEST) for name in names):
         raise ZooError(f"{where.path}: exists and is no index; give the path of an index, or of a new folder")
     return False
-
-
-def _rows_folders(where: Folder | Bucket) -> list[str]:
-    return [name for name in where.names() or [] if name.startswith("rows-") and name[5:].isdigit()]
-
-
-def _sweep(where: Folder | Bucket) -> None:
-    """Take away rows that no manifest names."""
-    manifests = [read_manifest(where, name) for name in (MANIFEST, NEXT) if where.has(name)]
-    for rows in _rows_folders(where):
-        if rows not in {manifest["store"]["folder"] for manifest in manifests}:
-            where.drop(rows)
 
 
 def _blank():

@@ -1,8 +1,8 @@
 """The store for large collections and for object storage: a LanceDB table, searched by an index of neighbours.
 
 Each change is one commit of LanceDB: a new manifest in one rename (one PUT on object storage), so a kill leaves the
-state before or after it. Writers on this machine take turns by a lock file; elsewhere LanceDB refuses a commit
-that conflicts.
+state before or after it. Writers on this machine take turns by a lock file; on object storage `Bucket.locked` lets one
+of them write, and LanceDB refuses a commit that conflicts.
 """
 
 import threading
@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from zoo.errors import ZooError
-from zoo.retrieval import lance_table
+from zoo.retrieval import claim, lance_table
 from zoo.retrieval.files import WAIT, locked, make_folder
-from zoo.retrieval.lance_filter import as_sql, filter_columns, text_is_in
+from zoo.retrieval.lance_filter import as_sql, text_is_in
 from zoo.retrieval.store import LARGE
+from zoo.retrieval.typed import filter_columns
 from zoo.retrieval.where import Filter
 
 TABLE = "rows"
@@ -102,12 +103,12 @@ class LanceStore:
                 return []
             sql = None if where is None else as_sql(where, table.schema.names)
             matches = matches if sql is None else table.count_rows(sql)
-            k = min(k, matches)
-            if not k:
+            if not matches:
                 return []
             query = np.asarray(vector, np.float32).reshape(self.dim)
             found = self._nearest(table, query, k, sql, exact=False) if matches >= LARGE else []
-            return found if len(found) == k else self._nearest(table, query, k, sql, exact=True)
+            enough = found and len(found) >= min(k, matches)  # k is asked for: rows may have come since they were counted
+            return found if enough else self._nearest(table, query, k, sql, exact=True)
 
     def optimize(self) -> None:
         with self._writing():
@@ -158,7 +159,7 @@ class LanceStore:
     def _ready(self, schema: pa.Schema):
         """The table, with every column of `schema`; made or widened where it is not."""
         if self._table is None:
-            self._handle = self._database().create_table(TABLE, schema=schema)
+            self._handle = self._database().create_table(TABLE, schema=schema, exist_ok=True)
         new = [field.with_nullable(True) for field in schema if field.name not in self._table.schema.names]
         if new:
             self._table.add_columns(new)
@@ -186,6 +187,7 @@ class LanceStore:
     def _writing(self) -> Iterator[None]:
         if not self.remote:
             make_folder(Path(self.uri))
+        claim.check(self.uri)
         lock = nullcontext() if self.remote else locked(Path(self.uri) / "lock", WAIT)
         with self._guard, lock, self._told("written"):
             yield

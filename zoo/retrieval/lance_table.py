@@ -5,8 +5,8 @@ import math
 import pyarrow as pa
 
 from zoo.errors import ZooError
-from zoo.retrieval.lance_filter import is_filter_column
 from zoo.retrieval.store import HEAVY
+from zoo.retrieval.typed import is_filter_column
 
 PROBED = 0.5  # share of the partitions that a search looks into: texts lie far from all pictures, see `zoo bench search`
 GROWN = 2.0  # times the rows at its training, and the partitions are drawn anew

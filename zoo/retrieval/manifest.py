@@ -79,7 +79,7 @@ def new_manifest(model: dict, load: str, dim: int, source: str | None, store: di
     """The first manifest. model: see `identity`; load: see `reference`; store: its kind and the folder of its rows.
 
     added: [{"path", "prefix"}] of sources beside `source`. excluded: keys that the user has taken out. doing: what is
-    under way, or was when its process ended; None once all is done.
+    under way, or was when its process ended; None once all is done. left: see `left_on_servers`.
     """
     return {
         "format": FORMAT, **model, "load": load, "metric": "cosine", "dim": dim, "source": source, "added": [],
@@ -101,6 +101,13 @@ def read_manifest(place: Folder | Bucket, name: str = MANIFEST) -> dict:
     if version != FORMAT:
         raise ZooError(f"{file}: format {version}; this zoo reads format {FORMAT}")
     return {"added": [], "excluded": [], "doing": None} | manifest  # those of older versions have none
+
+
+def left_on_servers(place: Folder | Bucket) -> list[dict]:
+    """The stores on servers that the manifests at `place` name: to be dropped once no manifest works with them."""
+    found = [read_manifest(place, name) for name in (MANIFEST, NEXT) if place.has(name)]
+    stores = [store for manifest in found for store in (manifest["store"], *manifest.get("left", ()))]
+    return [store for i, store in enumerate(stores) if "server" in store and store not in stores[:i]]
 
 
 def write_manifest(place: Folder | Bucket, manifest: dict, name: str = MANIFEST) -> None:

@@ -3,11 +3,13 @@
 import hashlib
 import os
 import shutil
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from zoo.checkpoint import home
 from zoo.errors import ZooError
+from zoo.retrieval import claim
 from zoo.retrieval.files import holder, locked, make_folder, write_atomic
 
 
@@ -67,15 +69,16 @@ class Folder:
         return locked(self.path / "lock")
 
     def writer(self) -> str | None:
-        """The number of the process that writes now."""
-        return holder(self.path / "lock")
+        """The process that writes now."""
+        mine = holder(self.path / "lock")
+        return f"process {mine}" if mine else None
 
     def bytes(self) -> int:
         return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
 
 
 class Bucket:
-    """An index in object storage. Its lock holds on this machine only: let one machine write at a time."""
+    """An index in object storage. One process of one machine writes at a time, see `claim`."""
 
     remote = True
 
@@ -95,6 +98,7 @@ class Bucket:
             return file.read()
 
     def write(self, name: str, data: bytes) -> None:
+        claim.check(self.path)
         with self._reached(), self.files.open_output_stream(self._at(name)) as file:  # one object, visible once closed
             file.write(data)
 
@@ -107,12 +111,11 @@ class Bucket:
         return self._info(name).is_file
 
     def stamp(self, name: str) -> tuple:
-        info = self._info(name)
-        return info.mtime_ns, info.size
+        return (hashlib.sha256(self.read(name)).hexdigest(),)  # times of objects are whole seconds
 
     def names(self) -> list[str] | None:
         found = [info.base_name for info in self._list(recursive=False)]
-        return found or None
+        return [name for name in found if name != f"{claim.TABLE}.lance"] or None
 
     def prepare(self) -> None:
         make_folder(self.lock.parent)
@@ -124,11 +127,14 @@ class Bucket:
     def inside(self, folder: str) -> str:
         return f"{self.path}/{folder}"
 
-    def locked(self) -> AbstractContextManager:
-        return locked(self.lock, name=self.path)
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        with locked(self.lock, name=self.path), claim.Claim(self.path, self.lock):
+            yield
 
     def writer(self) -> str | None:
-        return holder(self.lock)
+        mine = holder(self.lock)
+        return f"process {mine}" if mine else claim.writer(self.path)
 
     def bytes(self) -> int:
         return sum(info.size or 0 for info in self._list(recursive=True))

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from zoo.errors import ZooError
+
 
 def open_source(source) -> tuple[object, Path | None]:
     """(Items, absolute path or None) of a folder of pictures, a table (CSV, JSONL, Parquet) or of `Items`.
@@ -21,6 +23,23 @@ def open_source(source) -> tuple[object, Path | None]:
     elif path.suffix.lower() in _tables() or path.is_dir():
         items = _with_captions(path, items)
     return items, path
+
+
+def need_one(items, index, source) -> None:
+    """ZooError where none of the pictures can be read: an empty index would only look like one. Reads to the first good one."""
+    from zoo.preprocess import load_image
+
+    bad = []
+    for key, picture in zip(items.keys, items.sources):
+        try:
+            load_image(picture, key)
+            return
+        except ZooError as error:
+            bad.append(str(error))
+    if bad:
+        more = f"\n... and {len(bad) - 3} more" if len(bad) > 3 else ""
+        raise ZooError(f"{source}: none of its {len(bad)} pictures can be read, no index is made at {index}\n"
+                       + "\n".join(bad[:3]) + more)
 
 
 def _with_captions(path: Path, items):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
+from zoo import crew
 from zoo.errors import ZooError
 from zoo.retrieval.index import embedded
 from zoo.retrieval.parts import FIRST, Part, base
@@ -31,19 +32,30 @@ class Report:
 
 
 class Sync:
-    """One pass over the items. Decoding runs ahead in threads; embedding and writing in the caller's."""
+    """One pass over the items. Decoding runs ahead in threads; embedding and writing in the caller's.
+
+    Of several processes (zoo.crew) each embeds the pictures whose keys are its own and commits their rows itself, so that a
+    finished batch is durable whoever dies; the first one alone takes rows away.
+    """
 
     def __init__(self, index, parts: list[Part]):
         self.index, self.reader = index, Reader(parts, base(index.manifest["source"]), index.store)
         self.items, self.origins = self.reader.items, {part.origin for part in parts}
+        self.mine = [i for i, key in enumerate(self.items.keys) if crew.mine(key)]
         self.report = Report()
 
-    def run(self, progress: Callable[[int, int], None], batch_size: int, mirror: bool) -> Report:
-        """Embed and store what is new. mirror: drop the rows of these sources whose picture is there no more."""
-        total = len(self.items)
+    def embed(self, progress: Callable[[int, int], None], batch_size: int) -> Report:
+        """Embed and store what is new among the pictures of this process; what it and all others did."""
         for done, group in self._groups(batch_size):
             self._store(group)
-            progress(done, total)
+            progress(done, len(self.mine))
+        self.report = sum(crew.everyone(self.report), Report())
+        place = {key: i for i, key in enumerate(self.items.keys)}
+        self.report.bad.sort(key=lambda pair: place.get(pair[0], len(place)))
+        return self.report
+
+    def finish(self, mirror: bool) -> Report:
+        """Drop the rows of pictures that broke; mirror: and those of these sources whose picture is there no more."""
         bad = {key for key, _ in self.report.bad}  # a picture that broke since is no longer to be found
         good, looked_at = set(self.items.keys) - bad, set(self.items.keys)
         gone = [row["key"] for row in self.reader.rows
@@ -105,7 +117,7 @@ class Sync:
         workers = os.cpu_count() or 1
         with ThreadPoolExecutor(workers) as pool:  # Pillow decodes outside the interpreter lock
             queue = deque()
-            for i in range(len(self.items)):
+            for i in self.mine:
                 queue.append(pool.submit(self.reader.entry, i))
                 if len(queue) > 2 * workers:
                     yield queue.popleft().result()

@@ -21,6 +21,8 @@ def cast(value, kind):
             value = [value]  # --hold-out 1
         if not isinstance(value, list):
             raise TypeError
+        if any(isinstance(part, (dict, list)) for part in value):
+            raise TypeError
         return [str(part) for part in value]
     if origin is float and (isinstance(value, (int, str)) and not isinstance(value, bool)):
         return float(value)  # YAML reads 1e-3 as text

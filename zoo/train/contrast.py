@@ -4,10 +4,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from zoo.data.stream_pairs import StreamedPairs
+from zoo.errors import UsageError
 from zoo.retrieval import metrics
 from zoo.train import pair_model, ranks, rates, states
 from zoo.train.loss import hard_negatives
 from zoo.train.objective import Objective
+from zoo.train.passing import Passing
 from zoo.train.recipe import Recipe
 from zoo.train.sets import Sets
 from zoo.train.task import Task
@@ -26,18 +29,21 @@ class Kept(nn.Module):
 class Contrast(Task):
     """Batches are (picture (b c h w), caption list, item index (b)); the score is text-to-image R@10 in [0, 1].
 
-    `kept`: states of every caption after the blocks of the text tower that do not learn; model.text has the others, from block
-    `live` on (None: none learns).
+    `kept`: states of captions after the blocks of the text tower that do not learn, of all of them or (shards) computed as they
+    come; model.text has the other blocks, from `live` on (None: none learns).
     """
 
     score_name = "R@10"
 
-    def __init__(self, model: nn.Module, recipe: Recipe, data: Sets, kept: states.States, live: int | None = None):
+    def __init__(self, model: nn.Module, recipe: Recipe, data: Sets, kept: states.States | Passing, live: int | None = None):
         super().__init__(model, recipe)
         self._kept, self._val, self._live = kept, data.val, live
         self._seen: list[tuple[Tensor, Tensor]] = []  # numbers of items, their vectors
-        owned = [[kept.rows[text] for text in texts] for texts in data.train.captions]
-        sentences = pair_model.sentences(model, kept, live) if recipe.soft_targets else None
+        if isinstance(kept, Passing):
+            owned, sentences = data.train.owned, kept.width if recipe.soft_targets else None
+        else:
+            owned = [[kept.rows[text] for text in texts] for texts in data.train.captions]
+            sentences = pair_model.sentences(model, kept, live) if recipe.soft_targets else None
         self.objective = Objective(recipe, owned, model.num_features, sentences)
 
     def texts(self, captions: list[str]) -> tuple[Tensor, Tensor]:
@@ -54,8 +60,10 @@ class Contrast(Task):
         tokens, image = self.model.encode_image(x)
         numbers = torch.tensor([self._kept.rows[caption] for caption in captions], device=self.device)
         real = len(x) if self.real is None else self.real
-        text, image, numbers, items = ranks.gather(self.model.project_text(words, mask), image, numbers, items, real=real)
-        loss, logits = self.objective(self.model, text, image, numbers, items)
+        said = [self._kept.sentences(words, mask)] if self.objective.share and isinstance(self._kept, Passing) else []
+        text, image, numbers, items, *said = ranks.gather(self.model.project_text(words, mask), image, numbers, items, *said,
+                                                          real=real)
+        loss, logits = self.objective(self.model, text, image, numbers, items, *said)
         if self.recipe.match_weight:
             words, mask, tokens = ranks.gather(*ranks.padded(words, mask), tokens, real=real)
             true = self.objective.true_pairs(numbers, items)
@@ -93,8 +101,9 @@ class Contrast(Task):
         parts, self._seen = [part for seen in ranks.everyone(self._seen) for part in seen], []
         numbers, vectors = map(torch.cat, zip(*parts))
         image = vectors[numbers.argsort()]
-        captions = [text for texts in self._val.captions for text in texts]
-        owner = [i for i, texts in enumerate(self._val.captions) for _ in texts]
+        every = list(self._val.captions)
+        captions = [text for texts in every for text in texts]
+        owner = [i for i, texts in enumerate(every) for _ in texts]
         with torch.no_grad():
             text = torch.cat([self.model.project_text(*self.texts(captions[at : at + 512])).cpu()
                               for at in range(0, len(captions), 512)])
@@ -106,8 +115,15 @@ def build(recipe: Recipe, data: Sets) -> tuple[Contrast, list[str]]:
     """The task, with the states of every caption after the frozen blocks, and the lines that say what was loaded."""
     model, lines = pair_model.make(recipe, data)
     live = pair_model.live(recipe, model)
-    captions = {text for part in (data.train, data.val) for texts in part.captions for text in texts}
-    kept, line = states.keep(model, captions, live)
+    if isinstance(data.train, StreamedPairs):
+        if recipe.soft_targets and live is not None:
+            raise UsageError(f"soft_targets: {recipe.soft_targets:g}; the text tower learns, and captions of shards are not at "
+                             "hand to be compared before it does: take soft_targets: 0")
+        kept = Passing(model, live)
+        line = f"texts   {data.train.caption_count} captions, each through the text tower when its turn comes"
+    else:
+        captions = {text for part in (data.train, data.val) for texts in part.captions for text in texts}
+        kept, line = states.keep(model, captions, live)
     task = Contrast(model, recipe, data, kept, live)
     if live is None and "text." in model.card.towers:
         model.text = Kept()

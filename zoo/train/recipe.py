@@ -3,9 +3,11 @@
 import typing
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from difflib import get_close_matches
+from math import isfinite
 from pathlib import Path
 
 from zoo.errors import UsageError
+from zoo.train import document
 from zoo.train.casting import cast, say
 from zoo.train.fits import unfit
 
@@ -20,6 +22,8 @@ TASKS = {  # what is learnt: the modality that can
     "link_prediction": "graph",
 }
 TAUGHT = ("image_classification", "audio_classification")  # tasks that a teacher can help with
+AT_MOST = {"epochs": 10**6, "batch_size": 10**6, "accumulate": 10**6, "buffer": 10**7, "bank": 10**7, "parts": 10**6,
+           "lora": 10**4, "workers": 256, "seed": 2**32 - 1, "patience": 10**6}  # above, it is a slip
 AUGMENT = ("none", "light", "medium", "strong")
 
 
@@ -104,15 +108,14 @@ def read(source: str | Path, overrides: dict | None = None) -> Recipe:
 
     UsageError lists every unknown key, wrong type and value out of range, with the file and a suggestion.
     """
-    import yaml
-
     file = find(source)
+    if (size := file.stat().st_size) > document.LARGEST:
+        raise UsageError(f"{file}: {size} bytes; a recipe is a page of text, at most {document.LARGEST}")
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        where = getattr(error, "problem_mark", None)
-        line = f":{where.line + 1}" if where else ""
-        raise UsageError(f"{file}{line}: not valid YAML: {getattr(error, 'problem', error)}") from error
+        values = document.parse(file.read_text(encoding="utf-8-sig"), str(file))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file}: not UTF-8 text (byte {error.start})") from error
+    values = {} if values is None else values
     if not isinstance(values, dict):
         raise UsageError(f"{file}: a recipe is a mapping of keys to values, got {type(values).__name__}")
     problems: list[str] = []
@@ -124,21 +127,19 @@ def read(source: str | Path, overrides: dict | None = None) -> Recipe:
         if name in clean or name in ("task", "model"):
             problems.append(f"{'command line: --' if name in given else f'{file}: '}{name}: {problem}")
     if problems:
-        raise UsageError("\n".join(problems))
+        raise UsageError("\n".join(problem[:1000] for problem in problems))
     return recipe
 
 
 def _from_flags(flags: dict, problems: list[str]) -> dict:
     """Flags are text: read as YAML, but where the key takes text anyway."""
-    import yaml
-
     kinds, values = typing.get_type_hints(Recipe), {}
     for name, value in flags.items():
         plain = not isinstance(value, str) or not value or kinds.get(name) is str
         try:
-            values[name] = value if plain else yaml.safe_load(value)
-        except yaml.YAMLError:
-            problems.append(f"command line: --{name}: not valid YAML: {value!r}")
+            values[name] = value if plain else document.parse(value, f"command line: --{name}")
+        except UsageError as error:
+            problems.append(str(error))
     return values
 
 
@@ -152,7 +153,8 @@ def out_of_range(recipe: Recipe) -> dict[str, str]:
         "balance": (recipe.balance in ("none", "sampler", "weights"), "none, sampler or weights"),
         "metric": (recipe.metric in ("rmse", "mae"), "rmse or mae"),
         "scaling": (recipe.scaling in ("standard", "rows", "none"), "standard, rows or none"),
-        "neighbours": (all(size.lstrip("-").isdigit() and int(size) >= -1 for size in recipe.neighbours), "integers, -1: all"),
+        "neighbours": (all(size.lstrip("-").isdecimal() and len(size) < 10 and int(size) >= -1 for size in recipe.neighbours),
+                       "integers, -1: all"),
         "strategy": (recipe.strategy in ("auto", "ddp", "fsdp"), "auto, ddp or fsdp"),
         "stream": (recipe.stream in ("auto", "always", "never"), "auto, always or never"),
         "precision": (recipe.precision in ("auto", "bf16", "fp32"), "auto, bf16 or fp32"),
@@ -175,6 +177,10 @@ def out_of_range(recipe: Recipe) -> dict[str, str]:
     rules |= {name: (getattr(recipe, name) >= 1, ">= 1") for name in ("epochs", "batch_size", "buffer", "accumulate", "parts")}
     rules |= {name: (getattr(recipe, name) >= 0, ">= 0") for name in
               ("bank", "lora", "patience", "workers", "clip", "weight_decay", "seed", "mixup", "map_weight")}
+    found = {f.name: getattr(recipe, f.name) for f in fields(recipe)}
+    rules |= {name: (isfinite(value), "a finite number") for name, value in found.items() if isinstance(value, float)
+              and not isfinite(value)}
+    rules |= {name: (False, f"<= {most}") for name, most in AT_MOST.items() if found[name] > most}
     problems = unfit(recipe)
     problems |= {name: f"{getattr(recipe, name)!r}; must be {want}" for name, (ok, want) in rules.items() if not ok}
     try:
@@ -225,7 +231,7 @@ def _typed(values: dict, source: str, problems: list[str], prefix: str = "") -> 
             continue
         try:
             clean[name] = cast(value, known[name])
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             problems.append(f"{source}: {prefix}{name}: expected {say(known[name])}, got {value!r}")
     return clean
 

@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -74,7 +75,7 @@ def train(recipe: Recipe, runs: Path = Path("runs"), skip_bad: bool = False, res
     try:
         fit(recipe, data, task, log, last)
     except (ZooError, OSError) as error:
-        raise ZooError(f"{error}{_kept(folder)}") from error
+        raise (type(error) if isinstance(error, ZooError) else ZooError)(f"{error}{_kept(folder)}") from error
     _draw(folder, task, log.best_epoch + 1)
     if state.caught:
         kept = folder / "last.ckpt"
@@ -103,7 +104,12 @@ def prepare(recipe: Recipe, skip_bad: bool, check: bool = False) -> tuple[sets.S
 def _kept(folder: Path) -> str:
     """The line that says what of a run that failed is kept."""
     kept = folder / "last.ckpt"
-    return f"\nkept    {kept}     continue: zoo train --resume {folder}" if kept.exists() else f"\nno epoch is kept in {folder}"
+    if kept.exists():
+        return f"\nkept    {kept}     continue: zoo train --resume {folder}"
+    if ranks.first() and all(file.name in ("recipe.yaml", "log.csv") for file in folder.iterdir()):
+        shutil.rmtree(folder)  # it failed before anything was learnt
+        return "\nnothing was trained, no run folder is kept"
+    return f"\nno epoch is kept in {folder}"
 
 
 def _draw(folder: Path, task: Task, best: int) -> None:

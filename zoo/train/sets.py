@@ -59,7 +59,7 @@ class Sets:
         return inference.preprocessing(TASKS[recipe.task])({**settings, **recipe.preprocess})
 
     def summary(self) -> str:
-        kind = f"{len(self.train.classes)} classes" if self.train.classes else f"{sum(map(len, self.train.captions))} captions"
+        kind = f"{len(self.train.classes)} classes" if self.train.classes else f"{self.train.caption_count} captions"
         text = f"data    {len(self.train)} training and {len(self.val)} validation {self.noun}, {kind}"
         if self.train.labels is not None and len(set(self.train.labels)) > 1:
             counts = Counter(self.train.labels).values()
