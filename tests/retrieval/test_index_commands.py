@@ -86,3 +86,17 @@ def test_text_in_any_script_and_form(run, index):
     assert run("search", index, "caf\udce9 red", "--json")[0] == 0  # bytes that are no UTF-8, as a shell hands them on
     code, _, err = run("search", index, "red", "--where", "folder = 'caf\udce9'")
     assert code == 2 and "is no text in UTF-8" in err
+
+
+def test_a_filter_that_nothing_matches_is_an_answer(run, index):
+    code, out, err = run("search", index, "red", "--where", "folder = 'nowhere'")
+    assert (code, out) == (0, "") and "no picture matches --where \"folder = 'nowhere'\"" in err
+    assert json.loads(run("search", index, "red", "--where", "folder = 'nowhere'", "--json")[1]) == []
+
+
+def test_a_folder_of_pictures_is_no_index_and_the_command_is_told(run, index, tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    (folder / "a.png").write_bytes(b"")
+    code, _, err = run("search", folder, "red")
+    assert code == 1 and f"zoo index build {folder}.index {folder}" in err

@@ -78,7 +78,7 @@ def test_predict_writes_a_table_with_units_and_lists_what_is_no_molecule(recipe,
     assert bad == [("nowhere.csv", "no such file")] and len(good) == 1
 
 
-@pytest.mark.parametrize("batches, workers", [(2, 0), (5, 0), (7, 2)])
+@pytest.mark.parametrize("batches, workers", [(2, 0), (5, 0), pytest.param(7, 2, marks=pytest.mark.slow)])
 def test_resume_is_bit_exact(recipe, tmp_path, monkeypatch, batches, workers):
     """3 batches an epoch, with dropout and EMA."""
     recipe = replace(recipe, workers=workers, epochs=4, arguments={**SMALL, "dropout": 0.2})

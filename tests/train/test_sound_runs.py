@@ -65,7 +65,7 @@ def test_a_run_learns_and_answers(recipe, tmp_path, tones, capsys):
     assert dumps(found)
 
 
-@pytest.mark.parametrize("batches, workers", [(3, 0), (8, 0), (12, 2)])
+@pytest.mark.parametrize("batches, workers", [(3, 0), (8, 0), pytest.param(12, 2, marks=pytest.mark.slow)])
 def test_resume_is_bit_exact(recipe, tmp_path, monkeypatch, batches, workers):
     """5 batches an epoch, with EMA, augmentation of waves, SpecAugment, mixup and drop path."""
     recipe = replace(recipe, workers=workers, mixup=0.4, arguments={**TINY, "drop_path": 0.1}, epochs=3)

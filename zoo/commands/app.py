@@ -39,6 +39,12 @@ def out(value, as_json: bool, text) -> None:
     print(dumps(value) if as_json else text())
 
 
+def refuse_empty(command: str, items: tuple[str, ...]) -> None:
+    """An empty name would stand for the folder one is in: mostly a shell variable that is not set."""
+    if any(not item.strip() for item in items):
+        raise UsageError(f"{command}: an empty name among the items; is a variable of the shell not set?")
+
+
 def dumps(value) -> str:
     text = json.dumps(value, ensure_ascii=False, indent=2, default=str)
     try:

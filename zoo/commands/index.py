@@ -151,6 +151,8 @@ def search(
     """Search INDEX by TEXT or by --image FILE; --rerank N orders the first N by cross-attention."""
     if (text is None) == (image is None) or text is not None and not text.strip():
         raise UsageError('search: give a text or --image FILE, one of them, e.g. zoo search photos.index "a dog on a beach"')
+    if where is not None and not where.strip():
+        raise UsageError("search: --where is empty; leave it out to search all, or write it like: folder = 'beach' and year > 2019")
     if rerank and image:
         raise UsageError("search: --rerank reads the query's words; leave it out with --image")
     from zoo import retrieval, show
@@ -163,7 +165,10 @@ def search(
         print(f"note: {note}", file=sys.stderr)
     hits = opened.search(text, image=image, k=k, rerank=rerank, where=where)
     rows = show.hits(hits)
-    out(rows, json, lambda: show.table([{key: row[key] for key in ("rank", "score", "match", "key")} for row in rows]))
+    if not rows:
+        print(f"no picture{f' matches --where {where!r}' if where else ''} ({len(opened):,} in the index)", file=sys.stderr)
+    if rows or json:
+        out(rows, json, lambda: show.table([{key: row[key] for key in ("rank", "score", "match", "key")} for row in rows]))
 
 
 @app.command

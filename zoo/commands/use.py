@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 import zoo
-from zoo.commands.app import Flag, app, dumps, need_files, out
+from zoo.commands.app import Flag, app, dumps, need_files, out, refuse_empty
 from zoo.errors import UsageError, ZooError
 
 
@@ -27,6 +27,7 @@ def predict(
 
     if not items:
         raise UsageError("predict: give files, folders, tables or SMILES")
+    refuse_empty("predict", items)
     if not json:  # which lists each of them
         need_files(model, items)
     asked = predictions.Asked(frames, threshold, window)
@@ -61,6 +62,7 @@ def embed(
 
     if not items:
         raise UsageError("embed: give files, folders or tables, SMILES, or texts")
+    refuse_empty("embed", items)
     if output.suffix.lower() != ".parquet":
         raise UsageError(f"embed: --out {output}; the vectors are written as Parquet, give a name that ends in .parquet")
     if not 1 <= batch_size <= 10**6:

@@ -157,7 +157,8 @@ def merge_mask(mask: Tensor | None) -> Tensor | None:
     """The mask that goes with Merge over one axis, (b t) -> (b ceil(t/2)): a merged token is real if any part is."""
     if mask is None:
         return None
-    return rearrange(pad_to_multiple(mask.unsqueeze(-1), (2,)), "b (t p) 1 -> b t p", p=2).any(-1)
+    pairs = rearrange(pad_to_multiple(mask.unsqueeze(-1).to(torch.uint8), (2,)), "b (t p) 1 -> b t p", p=2)
+    return pairs.amax(-1) > 0  # padding of bools is what torch 2.14 cannot compile
 
 
 def masked_mean(x: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -174,16 +174,16 @@ def open_pair_shards(files: list[Path], captions: Sequence[str] = (), skip_bad: 
     tar files the .txt first. What is bad is an error unless skip_bad. One pass over the captions and the headers.
     """
     shards, bad = opened(files, lambda file: (TarPairs if file.suffix == ".tar" else ParquetPairs)(file, captions), skip_bad)
+    told = ", ".join(repr(key) for key in captions) or "a .txt, or caption, captions, text in the .json or the row"
     for shard in shards:
         lost = shard.bare()
         bad += [(shard.key(i), "no caption") for i in lost]
         if lost and not skip_bad:
-            told = ", ".join(repr(key) for key in captions) or "a .txt, or caption, captions, text in the .json or the row"
             raise ZooError(f"{shard.file}: {len(lost)} of {len(shard)} pictures have no caption, {shard.key(lost[0])} first; "
                            f"looked for {told}; --skip-bad leaves them out")
         gone = set(lost)
         if gone:
             shard.keep([i for i in range(len(shard)) if i not in gone])
     if not sum(map(len, shards)):
-        raise ZooError(f"{files[0].parent}: no pictures with captions in its {len(files)} shards")
+        raise ZooError(f"{files[0].parent}: no pictures with captions in its {len(files)} shards; looked for {told}")
     return StreamedPairs([shard for shard in shards if len(shard)]), bad

@@ -140,7 +140,7 @@ class Local(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         x = blank(x, mask)
-        return x + self.conv(x.transpose(1, 2)).transpose(1, 2)
+        return x + self.conv(x.transpose(1, 2).contiguous()).transpose(1, 2)
 
 
 def _check(num_classes, dims, depths, windows, head_dim, local, stem, kernel, drop_path) -> None:

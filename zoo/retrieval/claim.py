@@ -115,11 +115,9 @@ class Claim:
 
 def _table(uri: str, make: bool):
     """The table of claims; None where there is none and none is to be made."""
-    from datetime import timedelta
+    from zoo.retrieval.lance_table import connect
 
-    from zoo.retrieval import lance_table
-
-    base = lance_table.lancedb().connect(uri, read_consistency_interval=timedelta(0))
+    base = connect(uri)
     free = {"token": "", "beat": 0, "who": "", "home": "", "time": 0.0}
     try:
         return base.open_table(TABLE)

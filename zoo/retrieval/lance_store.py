@@ -39,7 +39,7 @@ class LanceStore:
         self._guard, self._handle, self._pieces = threading.RLock(), None, 0
         self._keys: tuple = (None, set())  # version, its keys
         self._light: tuple = (None, None)  # version, its rows
-        self._base = lance_table.lancedb()
+        lance_table.lancedb()  # says how to install it where it is missing
 
     def append(self, rows: pa.Table) -> None:
         keys = rows["key"].to_pylist()
@@ -181,7 +181,7 @@ class LanceStore:
         return self._handle
 
     def _database(self):
-        return self._base.connect(self.uri, read_consistency_interval=timedelta(0))
+        return lance_table.connect(self.uri)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """A LanceDB table of an index: which of its columns are rows, and its partitions of the vectors."""
 
 import math
+from datetime import timedelta
 
 import pyarrow as pa
 
@@ -9,6 +10,7 @@ from zoo.retrieval.store import HEAVY
 from zoo.retrieval.typed import is_filter_column
 
 PROBED = 0.5  # share of the partitions that a search looks into: texts lie far from all pictures, see `zoo bench search`
+INDEX_CACHE, METADATA_CACHE = 2 * 2**30, 32 * 2**20  # bytes; what changes leave in the second fills it: LanceDB's own is 1 GiB
 GROWN = 2.0  # times the rows at its training, and the partitions are drawn anew
 
 
@@ -36,6 +38,13 @@ def lancedb():
             "pip install 'zoo-attention[retrieval]'   (or: pip install lancedb)"
         ) from None
     return lancedb
+
+
+def connect(uri: str):
+    """The database at `uri`, whose tables show at once what others wrote."""
+    base = lancedb()
+    session = base.Session(index_cache_size_bytes=INDEX_CACHE, metadata_cache_size_bytes=METADATA_CACHE)
+    return base.connect(uri, read_consistency_interval=timedelta(0), session=session)
 
 
 def light(table) -> list[str]:

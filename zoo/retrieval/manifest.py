@@ -94,7 +94,9 @@ def read_manifest(place: Folder | Bucket, name: str = MANIFEST) -> dict:
         manifest = json.loads(place.read(name))
         version = manifest["format"]
     except (FileNotFoundError, NotADirectoryError):
-        command = f"zoo index build {shlex.quote(str(place.path))} FOLDER_OR_TABLE"
+        path = str(place.path)
+        names = (f"{path.rstrip('/')}.index", path) if os.path.isdir(path) and os.listdir(path) else (path, "FOLDER_OR_TABLE")
+        command = f"zoo index build {' '.join(map(shlex.quote, names))}"
         raise ZooError(f"{place.path}: no index here; make one with: {command}") from None
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise ZooError(f"{file}: damaged ({error}); remove the folder and build the index again") from error

@@ -32,7 +32,10 @@ def start(model: nn.Module, recipe: Recipe) -> list[str]:
 
 
 def parts(model: nn.Module) -> list[nn.Module]:
-    """What is compiled as one: the model; of a text-image model, whose task calls its parts, the largest of these."""
+    """What is compiled as one: the model; of a text-image model, whose task calls its parts, the largest of these; of a sound
+    model the stages: torch 2.14 compiles neither spectra nor convolutions over lengths that it does not know."""
+    if model.card.modality == "audio":
+        return list(model.stages)
     if model.card.modality != "text_image":
         return [model]
     return [*model.image.stages, *getattr(model.text, "blocks", []), model.fusion, model.text_proj, model.image_proj]
