@@ -95,7 +95,7 @@ def test_a_filter_that_nothing_matches_is_an_answer(run, index):
 
 
 def test_a_folder_of_pictures_is_no_index_and_the_command_is_told(run, index, tmp_path):
-    folder = tmp_path / "photos"
+    folder = tmp_path / "pictures"
     folder.mkdir()
     (folder / "a.png").write_bytes(b"")
     code, _, err = run("search", folder, "red")

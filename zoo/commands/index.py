@@ -152,7 +152,7 @@ def search(
     if (text is None) == (image is None) or text is not None and not text.strip():
         raise UsageError('search: give a text or --image FILE, one of them, e.g. zoo search photos.index "a dog on a beach"')
     if where is not None and not where.strip():
-        raise UsageError("search: --where is empty; leave it out to search all, or write it like: folder = 'beach' and year > 2019")
+        raise UsageError("search: --where is empty; leave it out, or write it like: folder = 'beach' and year > 2019")
     if rerank and image:
         raise UsageError("search: --rerank reads the query's words; leave it out with --image")
     from zoo import retrieval, show
