@@ -1,6 +1,9 @@
 """The command line application, and how its commands answer."""
 
 import json
+import signal
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -37,6 +40,22 @@ def need_files(model: str, items: list, modalities: tuple[str, ...] = ("image", 
 
 def out(value, as_json: bool, text) -> None:
     print(dumps(value) if as_json else text())
+
+
+def carried(run: Callable, kept: Callable[[], str]):
+    """(what `run` gives, None); or (None, exit code) where Ctrl-C or SIGTERM ends it, which says what `kept` says, once.
+
+    ZooError, with the same, where another process of the run has died.
+    """
+    with crew.stoppable() as caught:
+        try:
+            return run(), None
+        except KeyboardInterrupt:
+            if crew.first():
+                print(f"\nstopped; {kept()}", file=sys.stderr, flush=True)
+            return None, 128 + (caught or [signal.SIGINT])[0]
+        except crew.Lost as error:
+            raise ZooError(f"{error}; {kept()}") from error
 
 
 def refuse_empty(command: str, items: tuple[str, ...]) -> None:

@@ -1,7 +1,6 @@
 """index, search, demo: find pictures by text or by picture."""
 
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,7 @@ import cyclopts
 from cyclopts import Parameter
 
 from zoo import crew
-from zoo.commands.app import Flag, app, out
+from zoo.commands.app import Flag, app, carried, out
 from zoo.errors import UsageError, ZooError
 
 index_app = cyclopts.App(name="index", help="Embed pictures once, to search them by text or picture.")
@@ -124,17 +123,9 @@ def _told(index: str, again: str, json: bool, run) -> int:
     from zoo import show
 
     kept = f"finished batches are kept: go on with {again}" + (" (under torchrun or not)" if crew.launched() > 1 else "")
-    with crew.stoppable() as caught:
-        try:
-            report = run()
-        except KeyboardInterrupt:
-            if crew.first():
-                print(f"\nstopped; {kept}", file=sys.stderr, flush=True)
-            return 128 + (caught or [signal.SIGINT])[0]
-        except crew.Lost as error:
-            raise ZooError(f"{error}; {kept}") from error
-    if not crew.first():
-        return 0
+    report, stopped = carried(run, lambda: kept)
+    if stopped or not crew.first():
+        return stopped or 0
     facts = {"index": index, "added": report.added, "changed": report.changed, "unchanged": report.unchanged,
              "removed": report.removed, "bad": [{"item": key, "reason": why} for key, why in report.bad]}
     out(facts, json, lambda: show.lines({**facts, "bad": len(report.bad)}))

@@ -1,6 +1,5 @@
 """predict, embed, explain: what a trained model says about files, their vectors, and what it looked at."""
 
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -8,8 +7,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 import zoo
-from zoo.commands.app import Flag, app, dumps, need_files, out, refuse_empty
-from zoo.errors import UsageError, ZooError
+from zoo.commands.app import Flag, app, carried, dumps, need_files, out, refuse_empty
+from zoo.errors import UsageError
 
 
 @app.command
@@ -71,17 +70,10 @@ def embed(
         need_files(model, items)
     asked = embedding.Asked(text, column, layer, batch_size)
     again = "the same command goes on" + (" (under torchrun or not)" if crew.launched() > 1 else "")
-    with crew.stoppable() as caught:
-        try:
-            result = embedding.embed(zoo.load(model), list(items), output, asked)
-        except KeyboardInterrupt:
-            if crew.first():
-                print(f"\nstopped; {pieces.kept(output)}: {again}", file=sys.stderr, flush=True)
-            return 128 + (caught or [signal.SIGINT])[0]
-        except crew.Lost as error:
-            raise ZooError(f"{error}; {pieces.kept(output)}: {again}") from error
-    if not crew.first():
-        return 0
+    result, stopped = carried(lambda: embedding.embed(zoo.load(model), list(items), output, asked),
+                              lambda: f"{pieces.kept(output)}: {again}")
+    if stopped or not crew.first():
+        return stopped or 0
     facts = {"file": str(output) if result.items else None, "items": result.items, "dim": result.dim}
     bad = [{"item": item, "reason": why} for item, why in result.bad]
     out({**facts, "bad": bad}, json, lambda: show.lines({**facts, "bad": len(bad)}))

@@ -18,7 +18,7 @@ from zoo.errors import ZooError
 from zoo.retrieval import claim, lance_table
 from zoo.retrieval.files import WAIT, locked, make_folder
 from zoo.retrieval.lance_filter import as_sql, text_is_in
-from zoo.retrieval.store import LARGE
+from zoo.retrieval.store import LARGE, unique_keys
 from zoo.retrieval.typed import filter_columns
 from zoo.retrieval.where import Filter
 
@@ -42,12 +42,7 @@ class LanceStore:
         lance_table.lancedb()  # says how to install it where it is missing
 
     def append(self, rows: pa.Table) -> None:
-        keys = rows["key"].to_pylist()
-        if len(set(keys)) != len(keys):
-            raise ZooError(f"{self.uri}: a key occurs twice among {len(keys)} new rows; keys must be unique")
-        width = rows.schema.field("vector").type.list_size
-        if width != self.dim:
-            raise ZooError(f"vectors of {width} numbers do not fit a store of {self.dim}")
+        keys = unique_keys(rows, self.uri, self.dim)
         if not keys:
             return
         for name, values in filter_columns(rows).items():

@@ -18,6 +18,7 @@ from zoo.retrieval import milvus_rows as coded
 from zoo.retrieval.columns import unknown_column
 from zoo.retrieval.milvus_filter import as_expression, names_in, one_of, quoted
 from zoo.retrieval.milvus_server import Server, as_of
+from zoo.retrieval.store import unique_keys
 from zoo.retrieval.where import Filter
 
 MOST = 16_384  # results of one search that a server gives
@@ -42,12 +43,7 @@ class MilvusStore:
         self._seen, self._names = False, set()
 
     def append(self, rows: pa.Table) -> None:
-        keys = rows["key"].to_pylist()
-        if len(set(keys)) != len(keys):
-            raise ZooError(f"{self.uri}: a key occurs twice among {len(keys)} new rows; keys must be unique")
-        width = rows.schema.field("vector").type.list_size
-        if width != self.dim:
-            raise ZooError(f"vectors of {width} numbers do not fit a store of {self.dim}")
+        keys = unique_keys(rows, self.uri, self.dim)
         if not keys:
             return
         blobs = rows["blob"].to_pylist() if "blob" in rows.column_names else [None] * len(keys)

@@ -20,6 +20,7 @@ import pyarrow as pa
 from zoo.errors import ZooError
 from zoo.retrieval.files import WAIT, locked, make_folder, write_atomic
 from zoo.retrieval.segments import Segment, View, open_segment, read, read_blob, read_blobs, top, write_segment
+from zoo.retrieval.store import unique_keys
 from zoo.retrieval.where import Filter
 
 STATE = "segments.json"
@@ -47,9 +48,7 @@ class NumpyStore:
             return self._torn + [(name, f"not listed in {STATE}") for name in self._leftovers()]
 
     def append(self, rows: pa.Table) -> None:
-        keys = rows["key"].to_pylist()
-        if len(set(keys)) != len(keys):
-            raise ZooError(f"{self.path}: a key occurs twice among {len(keys)} new rows; keys must be unique")
+        keys = unique_keys(rows, self.path)
         if not keys:
             return
         with self._writing():

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from zoo.errors import UsageError
+from zoo.errors import UsageError, ZooError
 from zoo.retrieval.where import Filter
 
 HEAVY = ("vector", "blob")  # columns that come only where they are named
@@ -129,3 +129,14 @@ def matrix(rows: pa.Table, dim: int) -> np.ndarray:
     """The `vector` column as (rows, dim) float32."""
     column = rows["vector"].combine_chunks()
     return np.asarray(column.flatten(), np.float32).reshape(len(column), dim)
+
+
+def unique_keys(rows: pa.Table, where, dim: int | None = None) -> list[str]:
+    """The keys of new rows. ZooError, about the store at `where`, where one comes twice, or vectors are not of `dim` numbers."""
+    keys = rows["key"].to_pylist()
+    if len(set(keys)) != len(keys):
+        raise ZooError(f"{where}: a key occurs twice among {len(keys)} new rows; keys must be unique")
+    width = rows.schema.field("vector").type.list_size
+    if dim is not None and width != dim:
+        raise ZooError(f"vectors of {width} numbers do not fit a store of {dim}")
+    return keys
