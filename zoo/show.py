@@ -115,7 +115,7 @@ def lines(facts: dict, indent: int = 0) -> str:
         elif isinstance(value, list) and value and all(isinstance(entry, dict) for entry in value):
             out += [" " * indent + str(key)] + [lines(entry, indent + 2) for entry in value]
         else:
-            shown = f"{value:.4g}" if isinstance(value, float) else value
+            shown = f"{value:.4g}" if isinstance(value, float) else "-" if value is None else value
             out.append(" " * indent + f"{key:<14} {shown}")
     return "\n".join(out)
 

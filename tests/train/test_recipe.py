@@ -76,7 +76,7 @@ def test_wrong_types_and_values_come_together_and_flags_are_named(tmp_path):
         recipe.read(write(tmp_path, GOOD + "augment: heavy\n"), {"epohcs": "3", "lr": "abc", "batch_size": "0", "val": "2"})
     lines = str(error.value).splitlines()
     assert len(lines) == 5
-    for part in ("--epohcs; did you mean --epochs", "--lr: expected a number", "command line: --batch_size: 0; must be >= 1",
+    for part in ("--epohcs; did you mean --epochs", "--lr: expected a number", "command line: --batch-size: 0; must be >= 1",
                  "command line: --val: 2.0; must be", "mine.yaml: augment: 'heavy'; must be"):
         assert part in str(error.value)
 

@@ -127,6 +127,7 @@ def test_dry_run_finds_broken_pictures_and_trains_nothing(recipe, folder, tmp_pa
     run.dry_run(recipe, skip_bad=False)
     err = capsys.readouterr().err
     assert "1 unreadable: red/7.png" in err and err.rstrip().endswith("Nothing was trained.")
+    assert "a run would stop at what is unreadable; --skip-bad leaves it out" in err
     with pytest.raises(ZooError, match="red/7.png"):
         run.train(recipe, tmp_path / "runs")
     assert run.train(replace(recipe, epochs=1), tmp_path / "runs", skip_bad=True).score >= 0

@@ -125,7 +125,8 @@ def read(source: str | Path, overrides: dict | None = None) -> Recipe:
     recipe = Recipe(**clean)
     for name, problem in out_of_range(recipe).items():
         if name in clean or name in ("task", "model"):
-            problems.append(f"{'command line: --' if name in given else f'{file}: '}{name}: {problem}")
+            said = f"command line: --{name.replace('_', '-')}" if name in given else f"{file}: {name}"
+            problems.append(f"{said}: {problem}")
     if problems:
         raise UsageError("\n".join(problem[:1000] for problem in problems))
     return recipe

@@ -150,8 +150,9 @@ def dry_run(recipe: Recipe, skip_bad: bool) -> None:
         loss = task.training_step(batch, 0)
     loss.backward()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    stops = ["        a run would stop at what is unreadable; --skip-bad leaves it out"] * (bool(data.bad) and not skip_bad)
     _say(f"step    one batch of {len(batch[0])}: loss {loss.item():.3f}, {time.monotonic() - start:.2f} s, peak {peak:.1f} GiB",
-         "Nothing was trained.")
+         *stops, "Nothing was trained.")
 
 
 def load_recipe(folder: Path) -> Recipe:
