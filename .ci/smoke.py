@@ -52,11 +52,10 @@ def search_page(url: str, query: str) -> list[str]:
     try:
         wait = WebDriverWait(driver, 60)
         for last in (False, False, True):
-            driver.get(url)
-            wait.until(lambda d: d.find_elements("css selector", "#zoo-results .zoo-card"))
-            field = driver.find_element("css selector", "#zoo-query input, #zoo-query textarea")
-            field.send_keys(query + "\n")
             try:
+                driver.get(url)
+                wait.until(lambda d: d.find_elements("css selector", "#zoo-results .zoo-card"))
+                driver.find_element("css selector", "#zoo-query input, #zoo-query textarea").send_keys(query + "\n")
                 wait.until(lambda d: f"“{query}”" in d.find_element("id", "zoo-status").text)
                 break
             except TimeoutException:  # a busy machine: a person loads the page anew
