@@ -41,7 +41,7 @@ def draw(folder: Path) -> Path:
 def search_page(url: str, query: str) -> list[str]:
     """Names of the results that a headless browser sees."""
     from selenium import webdriver
-    from selenium.common.exceptions import TimeoutException
+    from selenium.common.exceptions import WebDriverException
     from selenium.webdriver.support.ui import WebDriverWait
 
     options = webdriver.ChromeOptions()
@@ -58,7 +58,7 @@ def search_page(url: str, query: str) -> list[str]:
                 driver.find_element("css selector", "#zoo-query input, #zoo-query textarea").send_keys(query + "\n")
                 wait.until(lambda d: f"“{query}”" in d.find_element("id", "zoo-status").text)
                 break
-            except TimeoutException:  # a busy machine: a person loads the page anew
+            except WebDriverException:  # a busy machine: a person loads the page anew
                 print("no answer; the page:", driver.find_element("tag name", "body").text[:2000], flush=True)
                 if last:
                     raise
