@@ -73,6 +73,8 @@ class Text(nn.Module):
         x = self.embed_tokens(ids, mask)
         if mask is None or not self._packs(mask):
             return self._encode(x, mask)
+        if mask.all():  # one text, mostly: nothing to take out
+            return self._encode(x, None)
         found = self._encode(x[mask], None, pack_mask(mask))
         out = found.new_zeros(x.shape)
         out[mask] = found
